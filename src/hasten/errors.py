@@ -1,0 +1,36 @@
+"""Every error a user can meet. The message is one line and says what to do next."""
+
+
+class HastenError(Exception):
+    """Something the user can mend: the command prints its message and exits with code 2."""
+
+
+class CommandError(HastenError, ValueError):
+    """The command to measure cannot be started as given."""
+
+
+class NoStepError(HastenError, RuntimeError):
+    """The script ran, but no training step was seen."""
+
+
+class ScriptError(HastenError, RuntimeError):
+    """The script ended by itself with an error; its own exit code is handed on.
+
+    `exit_code` is what the script's process returned; minus the signal's number when a signal killed it.
+    """
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class RecordError(HastenError, ValueError):
+    """A saved run cannot be read: torn, foreign, or written by a newer hasten."""
+
+
+class DataError(HastenError, ValueError):
+    """A folder of training data is not what a workload needs."""
+
+
+class DirectoryError(HastenError, OSError):
+    """A directory that hasten has to write to cannot be written."""

@@ -1,0 +1,61 @@
+"""The nouns: frozen records that every room reads and none changes.
+
+In: nothing. Out: plain data, to and from JSON. Refuses to know torch, clocks and terminals.
+
+Seconds, bytes and ratios are floats or ints throughout; only `reports.format` turns them into words.
+`None` means *not measured*; `0.0` is a measured zero.
+"""
+
+from hasten.records.codec import RECORD_VERSION, Record, from_json, to_json
+from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Diagnosis, Finding, WhatIf
+from hasten.records.machine import Device, DeviceSample, Machine, ResourceSample
+from hasten.records.run import (
+    PHASES,
+    Facts,
+    FileRead,
+    HotLine,
+    Interval,
+    Intervention,
+    LoaderFacts,
+    ModelFacts,
+    OptimizerFacts,
+    Overhead,
+    Run,
+    Stage,
+    Step,
+    SyncPoint,
+    Where,
+)
+
+__all__ = [
+    "PHASES",
+    "RECORD_VERSION",
+    "Breakdown",
+    "CacheNeed",
+    "Ceiling",
+    "CheckLine",
+    "Device",
+    "DeviceSample",
+    "Diagnosis",
+    "Facts",
+    "FileRead",
+    "Finding",
+    "HotLine",
+    "Interval",
+    "Intervention",
+    "LoaderFacts",
+    "Machine",
+    "ModelFacts",
+    "OptimizerFacts",
+    "Overhead",
+    "Record",
+    "ResourceSample",
+    "Run",
+    "Stage",
+    "Step",
+    "SyncPoint",
+    "WhatIf",
+    "Where",
+    "from_json",
+    "to_json",
+]

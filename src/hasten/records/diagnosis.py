@@ -1,0 +1,80 @@
+"""What is concluded from a Run."""
+
+from __future__ import annotations
+
+from hasten.records.codec import Record
+from hasten.records.run import Interval, Where
+
+
+class Breakdown(Record):
+    """Where the mean step goes. `phases` and `unaccounted` sum to `step_seconds`; None is not seen."""
+
+    step_seconds: float  # time of record, everything included
+    median_seconds: float
+    spread: Interval  # 95 % interval of the mean
+    phases: dict[str, float | None]
+    unaccounted: float
+    samples_per_second: float | None
+    num_steps: int
+    device_seconds: float | None = None  # device busy in a step; None on the CPU
+    device_wait: float | None = None  # device idle while the host waited for data
+
+
+class Ceiling(Record):
+    """How fast this script could go on this machine, as a step time. None: not measured."""
+
+    free_batches: float | None = None  # batches replayed
+    free_copies: float | None = None  # batches replayed from the device
+    loader_alone: float | None = None  # seconds a step's batches, no model
+    headroom: float | None = None  # step time minus free_batches
+
+
+class Finding(Record):
+    """A bottleneck: what it costs, how that is known, where it is, what to do."""
+
+    kind: str  # a section of docs/bottlenecks.md
+    title: str
+    recoverable: float  # seconds a step
+    interval: Interval | None = None  # of recoverable, where measured by intervention
+    confirmed_by: str | None = None  # the intervention; None: inferred from this run alone
+    because: tuple[str, ...] = ()
+    remedy: str = ""
+    where: Where | None = None
+
+
+class WhatIf(Record):
+    """A predicted step time after a change of hardware or of what is kept in memory."""
+
+    change: str
+    step_seconds: float
+    because: str
+
+
+class CacheNeed(Record):
+    """What a full cache of the decoded dataset would take."""
+
+    bytes_per_sample: float
+    num_samples: int
+    total_bytes: float
+    k_factor: float | None  # total_bytes / bytes of the files
+    fits_share: float  # of the samples, in the memory available now
+
+
+class Diagnosis(Record):
+    """All that was concluded from one Run."""
+
+    verdict: str
+    breakdown: Breakdown
+    ceiling: Ceiling
+    findings: tuple[Finding, ...]
+    what_ifs: tuple[WhatIf, ...] = ()
+    cache: CacheNeed | None = None
+
+
+class CheckLine(Record):
+    """One line of `hasten check`."""
+
+    topic: str
+    state: str  # "good" "warning" "bad" "unknown"
+    text: str
+    remedy: str = ""

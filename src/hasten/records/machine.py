@@ -1,0 +1,67 @@
+"""The machine, at rest and over time."""
+
+from __future__ import annotations
+
+from hasten.records.codec import Record
+
+
+class Device(Record):
+    """One accelerator."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    compute_capability: str | None = None  # "9.0"
+    driver: str | None = None
+
+
+class Machine(Record):
+    """What the run ran on. Fields are None where this system does not tell."""
+
+    system: str  # "Linux-6.1-x86_64"
+    python: str
+    torch: str | None
+    torch_cuda: str | None  # CUDA version that torch was built for; None for a CPU-only build
+    cpu: str
+    num_cores: float  # usable by this process: affinity and cgroup quota
+    num_cores_present: int
+    cpu_features: tuple[str, ...]  # of: avx2 avx512 avx512_bf16 amx_bf16 neon
+    memory_bytes: int  # usable: the smaller of RAM and the cgroup limit
+    memory_available_bytes: int
+    swap_bytes: int
+    shm_bytes: int | None
+    devices: tuple[Device, ...] = ()
+    cuda_usable: bool = False
+    load: float | None = None  # one-minute load average when the run started
+    environment: dict[str, str] = {}  # OMP_*, MKL_*, MALLOC_*, LD_PRELOAD, CUDA_* as the run saw them
+
+
+class DeviceSample(Record):
+    """One accelerator at one instant, through NVML."""
+
+    utilisation: float | None  # 0..1
+    memory_used_bytes: int | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    pcie_read_bytes_per_second: float | None
+    pcie_write_bytes_per_second: float | None
+
+
+class ResourceSample(Record):
+    """The machine at one instant. Rates are means since the sample before; counters are since the start."""
+
+    at: float  # seconds on the run's clock
+    tree_cpu: float  # cores in use by the measured process tree
+    machine_cpu: float  # cores in use on the whole machine
+    others_cpu: float  # cores in use by everything else
+    stolen_cpu: float | None  # cores taken by the hypervisor, or by the cgroup's throttling
+    resident_bytes: int  # of the tree; shared pages counted once where the system tells (PSS)
+    available_bytes: int  # cgroup-aware
+    page_cache_bytes: int | None
+    swap_used_bytes: int
+    read_bytes: int | None  # the tree's disk reads so far
+    written_bytes: int | None
+    minor_faults: int | None  # the tree's page faults so far
+    major_faults: int | None
+    num_processes: int
+    devices: tuple[DeviceSample, ...] = ()

@@ -1,0 +1,232 @@
+"""One measured run of the user's command."""
+
+from __future__ import annotations
+
+from hasten.records.codec import RECORD_VERSION, Record
+from hasten.records.machine import Machine, ResourceSample
+
+# The phases of a step on the host, in the order in which a step meets them. A phase is exclusive: time in a
+# nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
+PHASES = (
+    "data_wait",  # blocked in next(loader)
+    "epoch_start",  # making the loader's iterator (worker start) and its first batch
+    "copy",  # host-to-device copies made by the script
+    "forward",  # root modules
+    "loss",  # from the end of the root forward to the start of backward
+    "backward",  # outermost backward
+    "optimizer",  # optimizer step
+    "zero_grad",
+    "sync",  # .item(), .cpu(), .numpy(), .tolist(), float(tensor), printing a tensor
+    "logging",  # print, logging, experiment trackers, progress bars
+    "validation",  # everything between the first and the last event of a validation
+    "checkpoint",  # saving
+    "script",  # the script's own lines outside every phase above, known by sampling
+)
+
+
+class Where(Record):
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    function: str = ""
+    source: str = ""  # the line itself, stripped
+
+
+class Interval(Record):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Step(Record):
+    """One training step, from one optimizer step's end to the next's."""
+
+    index: int
+    start: float  # seconds on the run's clock
+    seconds: float
+    marked: bool  # False: time of record, the boundary and the data wait only
+    phases: dict[str, float] = {}  # exclusive host seconds; a phase that was not seen is not there
+    device: dict[str, float] = {}  # device seconds of the phases that have events
+    num_batches: int = 0
+    num_samples: int | None = None
+    minor_faults: int | None = None  # of the main process
+
+
+class Stage(Record):
+    """One stage of the loader's work over the measured steps, summed over workers. Exclusive seconds."""
+
+    name: str  # "read" "decode" "transform" "getitem" "collate"
+    detail: str = ""  # library or transform: "Pillow", "RandomResizedCrop", "" for the rest
+    num_calls: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    num_bytes: int = 0
+
+
+class LoaderFacts(Record):
+    """A DataLoader the script iterated, and what its batches cost to make."""
+
+    name: str  # dataset class
+    role: str  # "train" or "validation"
+    num_workers: int
+    batch_size: int | None
+    num_batches: int | None  # an epoch's; None for a stream
+    num_samples: int | None  # the dataset's
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    start_method: str | None = None
+    in_memory: bool = False  # the dataset only indexes tensors or arrays that it holds
+    where: Where | None = None
+    stages: tuple[Stage, ...] = ()
+    num_measured_batches: int = 0  # batches that `stages` covers
+    num_measured_samples: int = 0
+    batch_work_seconds: tuple[float, ...] = ()  # one worker's wall seconds for each measured batch
+    sample_seconds: tuple[float, ...] = ()  # a subset of samples' wall seconds
+    queue_ready: tuple[int, ...] = ()  # batches ready at each next()
+    bytes_per_batch: int | None = None  # of tensors, as handed to the loop
+    dtypes: tuple[str, ...] = ()  # of those tensors
+    files: tuple[str, ...] = ()  # a subset of the files read
+    file_bytes: int | None = None  # their mean size
+    decoded_bytes_per_sample: float | None = None  # after decode, before transforms
+    decode_speedup: Interval | None = None  # a faster decoder on the same files; see decode_library
+    decode_library: str | None = None
+    gather_seconds: float | None = None  # indexing the held data once for a whole batch
+
+
+class OptimizerFacts(Record):
+    """An optimizer that stepped."""
+
+    name: str
+    num_parameters: int  # elements
+    num_tensors: int
+    fused: bool | None = None
+    foreach: bool | None = None
+    where: Where | None = None
+    steps_per_step: float = 1.0
+
+
+class ModelFacts(Record):
+    """A root module that was called."""
+
+    name: str
+    num_parameters: int
+    num_modules: int
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+    num_convolutions: int = 0
+    channels_last: bool = False  # weights of the convolutions lie channels-last
+    compiled: bool = False
+    data_parallel: bool = False
+    where: Where | None = None
+
+
+class Facts(Record):
+    """What the script is: read once, after the first steps."""
+
+    boundary: str  # "optimizer" or "backward"
+    num_threads: int  # torch intra-op threads of the main process
+    autocast: str | None = None  # dtype when the root forward ran under autocast
+    anomaly_detection: bool = False
+    profiler: bool = False
+    emit_nvtx: bool = False
+    deterministic: bool = False
+    cudnn_benchmark: bool | None = None
+    num_input_shapes: int | None = None
+    tf32: bool | None = None
+    zero_grad_in_place: bool = False
+    zero_grad_where: Where | None = None
+    validation_grad: bool = False  # a validation forward recorded gradients
+    validation_where: Where | None = None
+    subnormal_share: float | None = None  # of the values found in parameters, gradients, states and outputs
+    num_operators: float | None = None  # dispatched operators a step
+    num_training_processes: int = 1
+    frameworks: tuple[str, ...] = ()
+    device: str = "cpu"  # where the parameters are
+    where: dict[str, Where] = {}  # first place that each phase was entered from
+    models: tuple[ModelFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    loaders: tuple[LoaderFacts, ...] = ()
+    batches_per_epoch: int | None = None
+    steps_per_validation: float | None = None
+    steps_per_checkpoint: float | None = None
+
+
+class HotLine(Record):
+    """A line of the user's source that the sampler met, in the phase it met it."""
+
+    where: Where
+    phase: str
+    seconds: float  # a step
+    in_worker: bool = False
+
+
+class SyncPoint(Record):
+    """A call that makes the host wait for, or copy from, a tensor."""
+
+    kind: str  # ".item()" ...
+    where: Where
+    calls: float  # a step
+    seconds: float  # a step
+
+
+class Intervention(Record):
+    """A further short run in which one thing was different: what it did to the step time.
+
+    `ratio` is candidate / baseline step time. None, with a `note`, when it could not be measured.
+    """
+
+    name: str
+    ratio: Interval | None = None
+    baseline_seconds: float | None = None
+    candidate_seconds: float | None = None
+    num_steps: int = 0
+    settings: dict[str, str] = {}
+    note: str = ""
+
+
+class FileRead(Record):
+    """The same files read with their pages dropped, and again."""
+
+    num_files: int
+    num_bytes: int
+    cold_seconds: float | None  # None: the file system did not drop the pages
+    warm_seconds: float
+    note: str = ""
+
+
+class Overhead(Record):
+    """What measuring cost."""
+
+    ratio: Interval | None  # marked / unmarked step time, interleaved blocks of one run
+    marks_per_step: float
+    seconds_per_mark: float
+    record_seconds: float = 0.0  # estimated cost a step of the time-of-record hooks
+    sampler_cpu: float | None = None  # cores used by the parent's resource sampling
+
+
+class Run(Record):
+    """One measured run of the user's own command, with the further runs made to confirm its causes."""
+
+    version: int = RECORD_VERSION
+    hasten: str
+    id: str
+    command: tuple[str, ...]
+    directory: str
+    started: float  # seconds since 1970
+    ended_by: str  # "hasten" (window full), "script" (it ended by itself), "interrupt"
+    exit_code: int | None
+    machine: Machine
+    facts: Facts
+    steps: tuple[Step, ...]
+    first_step_seconds: float | None = None  # from the process's start to the end of its first step
+    hot_lines: tuple[HotLine, ...] = ()
+    sync_points: tuple[SyncPoint, ...] = ()
+    resources: tuple[ResourceSample, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
+    file_read: FileRead | None = None
+    overhead: Overhead | None = None
+    notes: tuple[str, ...] = ()
