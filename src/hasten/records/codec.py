@@ -11,7 +11,7 @@ from hasten.errors import RecordError
 RECORD_VERSION = 1
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=False):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
     """A frozen record. Inheritance here is msgspec's, for its JSON codec."""
 
 

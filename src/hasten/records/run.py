@@ -211,7 +211,6 @@ class Overhead(Record):
 class Run(Record):
     """One measured run of the user's own command, with the further runs made to confirm its causes."""
 
-    version: int = RECORD_VERSION
     hasten: str
     id: str
     command: tuple[str, ...]
@@ -222,6 +221,7 @@ class Run(Record):
     machine: Machine
     facts: Facts
     steps: tuple[Step, ...]
+    version: int = RECORD_VERSION
     first_step_seconds: float | None = None  # from the process's start to the end of its first step
     hot_lines: tuple[HotLine, ...] = ()
     sync_points: tuple[SyncPoint, ...] = ()
