@@ -9,19 +9,19 @@ import hasten
 
 ROOT = Path(hasten.__file__).parent
 FLOORS = {
-    "records": 0,
-    "stats": 0,
     "errors": 0,
-    "measurement": 1,
-    "diagnosis": 1,
-    "loading": 1,
-    "reports": 1,
-    "workloads": 1,
-    "fixes": 2,
-    "tuning": 3,
-    "cli": 4,
-    "__init__": 4,
-    "__main__": 5,
+    "stats": 0,
+    "records": 1,
+    "measurement": 2,
+    "diagnosis": 2,
+    "loading": 2,
+    "reports": 2,
+    "workloads": 2,
+    "fixes": 3,
+    "tuning": 4,
+    "cli": 5,
+    "__init__": 5,
+    "__main__": 6,
 }
 
 
