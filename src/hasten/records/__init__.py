@@ -8,7 +8,7 @@ Seconds, bytes and ratios are floats or ints throughout; only `reports.format` t
 
 from hasten.records.codec import RECORD_VERSION, Record, from_json, to_json
 from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Diagnosis, Finding, WhatIf
-from hasten.records.machine import Device, DeviceSample, Machine, ResourceSample
+from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
     Facts,
@@ -37,6 +37,7 @@ __all__ = [
     "Device",
     "DeviceSample",
     "Diagnosis",
+    "DiskSpeed",
     "Facts",
     "FileRead",
     "Finding",

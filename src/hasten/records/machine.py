@@ -5,7 +5,7 @@ from __future__ import annotations
 from hasten.records.codec import Record
 
 
-class Device(Record):
+class Device(Record, frozen=True):
     """One accelerator."""
 
     index: int
@@ -15,7 +15,7 @@ class Device(Record):
     driver: str | None = None
 
 
-class Machine(Record):
+class Machine(Record, frozen=True):
     """What the run ran on. Fields are None where this system does not tell."""
 
     system: str  # "Linux-6.1-x86_64"
@@ -25,29 +25,37 @@ class Machine(Record):
     cpu: str
     num_cores: float  # usable by this process: affinity and cgroup quota
     num_cores_present: int
-    cpu_features: tuple[str, ...]  # of: avx2 avx512 avx512_bf16 amx_bf16 neon
+    cpu_features: tuple[str, ...]  # of: avx2 avx512 avx512_bf16 amx_bf16 neon neon_bf16; empty: not told
     memory_bytes: int  # usable: the smaller of RAM and the cgroup limit
     memory_available_bytes: int
     swap_bytes: int
     shm_bytes: int | None
     devices: tuple[Device, ...] = ()
-    cuda_usable: bool = False
+    cuda_usable: bool | None = None  # torch said so; None: torch was not asked
     load: float | None = None  # one-minute load average when the run started
     environment: dict[str, str] = {}  # OMP_*, MKL_*, MALLOC_*, LD_PRELOAD, CUDA_* as the run saw them
+    memory_present_bytes: int | None = None  # RAM of the whole machine, whatever the cgroup allows
+    cuda_problem: str | None = None  # torch's own words when it cannot use CUDA
+    accelerator: str | None = None  # what torch can use: "cuda" "mps" "xpu", "cpu" for none; None: not asked
+    torch_archs: tuple[str, ...] = ()  # "sm_90" ...: what this CUDA build has kernels for
+    driver_cuda: str | None = None  # newest CUDA version the NVIDIA driver supports, "13.0"
+    device_problem: str | None = None  # why NVML, though installed, tells nothing
+    num_nvidia_cards: int | None = None  # NVIDIA display controllers on the PCI bus, with or without a driver
+    libraries: dict[str, str] = {}  # distribution or bundled library to version: Pillow, libjpeg-turbo ...
 
 
-class DeviceSample(Record):
+class DeviceSample(Record, frozen=True):
     """One accelerator at one instant, through NVML."""
 
     utilisation: float | None  # 0..1
     memory_used_bytes: int | None
     temperature_celsius: float | None
     power_watts: float | None
-    pcie_read_bytes_per_second: float | None
-    pcie_write_bytes_per_second: float | None
+    pcie_read_bytes_per_second: float | None  # into the device
+    pcie_write_bytes_per_second: float | None  # out of the device
 
 
-class ResourceSample(Record):
+class ResourceSample(Record, frozen=True):
     """The machine at one instant. Rates are means since the sample before; counters are since the start."""
 
     at: float  # seconds on the run's clock
@@ -65,3 +73,18 @@ class ResourceSample(Record):
     major_faults: int | None
     num_processes: int
     devices: tuple[DeviceSample, ...] = ()
+    throttled_cpu: float | None = None  # the part of stolen_cpu that the cgroup's quota took
+
+
+class DiskSpeed(Record, frozen=True):
+    """What one folder's disk gave on a temporary file. Rates are None where they could not be measured."""
+
+    folder: str
+    file_system: str | None  # "ext4"
+    kind: str | None  # "ssd" "hdd" "virtual" "network" "memory" "overlay"; None: this system does not tell
+    sequential_bytes_per_second: float | None  # cold, one reader
+    random_bytes_per_second: float | None  # cold, one reader, pieces of random_read_bytes
+    random_read_bytes: int
+    file_bytes: int  # of the temporary file; 0: none was made
+    free_bytes: int | None
+    note: str = ""  # why a rate is missing

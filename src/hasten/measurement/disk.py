@@ -1,0 +1,254 @@
+"""How fast a folder's disk gives bytes back, with the pages in memory and without.
+
+In: a folder, or the files of a dataset. Out: DiskSpeed and FileRead. Refuses to call a read cold unless the
+pages were seen to be gone: a file system may ignore the request, and then the rate would be the memory's.
+
+It cannot see a cache outside this system (a disk's own, a hypervisor's): a virtual disk may look faster than
+it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hasten.errors import DirectoryError
+from hasten.measurement.mounts import find_disk
+from hasten.records import DiskSpeed, FileRead
+
+BLOCK = 1 << 20
+PIECE = 128 << 10  # about one photograph; a 4 KiB read would tell of read-ahead rather than of the disk
+DROPPED_SHARE = 0.1  # of the pages may stay: the kernel keeps what it is busy with
+ON_DISK_SHARE = 0.8  # of the bytes must come from the disk for a read to be cold
+
+NO_DROP = "this system has no way to drop a file's pages from memory"
+NOT_DROPPED = "the file system kept the file in memory although asked to drop it"
+
+
+def measure_disk(
+    folder: str,
+    *,
+    max_bytes: int = 256 << 20,
+    seconds: float = 4.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> DiskSpeed:
+    """Read rates of the disk under `folder`, on a temporary file there that has no name and so never stays.
+
+    The file is at most `max_bytes` and 5 % of what is free; writing, reading in order and reading at random
+    take about `seconds` together. Raises DirectoryError when there is no such folder.
+    """
+    if not Path(folder).is_dir():
+        raise DirectoryError(f"there is no folder {folder}; name one that exists")
+    file_system, kind = find_disk(folder)
+    free = shutil.disk_usage(folder).free
+    size = min(max_bytes, free // 20) // BLOCK * BLOCK
+    rates: tuple[float | None, float | None] = (None, None)
+    note = ""
+    if kind == "memory":
+        size, note = 0, "the folder lies in memory, so there is no disk to measure"
+    elif size < 8 * BLOCK:
+        size, note = 0, "too little space is free to write a file to measure with"
+    else:
+        try:
+            # On POSIX it is unlinked before a byte is written: no end, however sudden, leaves it behind.
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                size = _fill(file.fileno(), size=size, seconds=seconds / 2, clock=clock)
+                note, rates = _rates(file.fileno(), size=size, seconds=seconds / 4, clock=clock)
+        except OSError as error:
+            size, note = 0, _write_problem(error)
+    return DiskSpeed(
+        folder=folder,
+        file_system=file_system,
+        kind=kind,
+        sequential_bytes_per_second=rates[0],
+        random_bytes_per_second=rates[1],
+        random_read_bytes=PIECE,
+        file_bytes=size,
+        free_bytes=free,
+        note=note,
+    )
+
+
+def _write_problem(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "the folder cannot be written, so there was no file to measure with"
+    return f"a file to measure with could not be written ({error.strerror or error})"
+
+
+def _fill(handle: int, *, size: int, seconds: float, clock: Callable[[], float]) -> int:
+    """Write up to `size` bytes that do not compress, and return how many."""
+    block = os.urandom(BLOCK)
+    written, deadline = 0, clock() + seconds
+    while written < size and (written < 8 * BLOCK or clock() < deadline):
+        # Every block differs from the others, for file systems that keep equal blocks once.
+        written += os.write(handle, written.to_bytes(8, "little") + block[8:])
+        if written % (16 * BLOCK) == 0:
+            os.fsync(handle)  # so that the deadline sees the disk's pace, not the memory's
+    os.fsync(handle)
+    return written // BLOCK * BLOCK
+
+
+def _rates(
+    handle: int, *, size: int, seconds: float, clock: Callable[[], float]
+) -> tuple[str, tuple[float | None, float | None]]:
+    problem = _drop(handle, size=size)
+    if problem:
+        return problem, (None, None)
+    in_order = list(range(0, size, BLOCK))
+    sequential = _pace(handle, in_order, length=BLOCK, seconds=seconds, clock=clock)
+    problem = _drop(handle, size=size)
+    if problem:
+        return problem, (sequential, None)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+    pieces = list(range(0, size, PIECE))
+    random.Random(0).shuffle(pieces)
+    return "", (sequential, _pace(handle, pieces, length=PIECE, seconds=seconds, clock=clock))
+
+
+def _pace(
+    handle: int, offsets: Sequence[int], *, length: int, seconds: float, clock: Callable[[], float]
+) -> float | None:
+    """Bytes a second of reading `length` bytes at each offset, for at most `seconds`."""
+    buffer = bytearray(length)
+    done, started = 0, clock()
+    for offset in offsets:
+        done += os.preadv(handle, [buffer], offset)
+        if clock() - started > seconds:
+            break
+    spent = clock() - started
+    return done / spent if spent > 0 else None
+
+
+def _drop(handle: int, *, size: int) -> str:
+    """Drop a file's clean pages; why not, or "" when they are seen to be gone."""
+    if not hasattr(os, "posix_fadvise"):
+        return NO_DROP
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    share = resident_share(handle, size=size)
+    if share is None:
+        return "this system does not tell whether a file's pages are in memory"
+    return NOT_DROPPED if share > DROPPED_SHARE else ""
+
+
+def resident_share(handle: int, *, size: int) -> float | None:
+    """Share of a file's pages that lie in memory (mincore); None where the system does not tell.
+
+    For a file that the caller may not write, Linux answers that every page is in memory.
+    """
+    if size == 0 or os.name != "posix":
+        return None
+    num_pages = -(-size // mmap.PAGESIZE)
+    states = (ctypes.c_ubyte * num_pages)()
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+        # ctypes takes the address of writable memory only; a private copy is never written.
+        with mmap.mmap(handle, size, access=mmap.ACCESS_COPY) as view:
+            start = ctypes.c_ubyte.from_buffer(view)
+            failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), states)
+            del start
+    except (OSError, AttributeError, ValueError):
+        return None
+    return None if failed else sum(state & 1 for state in states) / num_pages
+
+
+def read_twice(
+    files: Sequence[str],
+    *,
+    max_bytes: int = 256 << 20,
+    seconds: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> FileRead:
+    """Read the same files with their pages dropped, and again; at most `max_bytes`, cold for `seconds`.
+
+    Files that are gone or may not be read are left out. Directories and inodes stay in memory, so the first
+    look-up of a file costs more than this shows.
+    """
+    chosen = _choose(files, max_bytes=max_bytes)
+    if not chosen:
+        return FileRead(num_files=0, num_bytes=0, cold_seconds=None, warm_seconds=0.0, note="no file to read")
+    shares = [share for path in chosen if (share := _drop_path(path)) is not None]
+    before = _disk_bytes()
+    done, num_bytes, cold = _read_files(chosen, seconds=seconds, clock=clock)
+    after = _disk_bytes()
+    _, _, warm = _read_files(done, seconds=float("inf"), clock=clock)
+    from_disk = None if before is None or after is None else after - before
+    note = _why_warm(shares, num_files=len(chosen), from_disk=from_disk, num_bytes=num_bytes)
+    return FileRead(
+        num_files=len(done),
+        num_bytes=num_bytes,
+        cold_seconds=None if note else cold,
+        warm_seconds=warm,
+        note=note,
+    )
+
+
+def _why_warm(shares: Sequence[float], *, num_files: int, from_disk: int | None, num_bytes: int) -> str:
+    """Why a read after dropping pages was not cold; "" when it was. Either witness is enough."""
+    if not hasattr(os, "posix_fadvise"):
+        return NO_DROP
+    if len(shares) == num_files and sum(shares) / num_files <= DROPPED_SHARE:
+        return ""
+    if from_disk is not None and from_disk >= ON_DISK_SHARE * num_bytes:
+        return ""
+    return NOT_DROPPED
+
+
+def _choose(files: Sequence[str], *, max_bytes: int) -> list[str]:
+    chosen: list[str] = []
+    room = max_bytes
+    for path in dict.fromkeys(files):
+        try:
+            size = Path(path).stat().st_size
+        except OSError:
+            continue
+        if 0 < size <= room and os.access(path, os.R_OK) and Path(path).is_file():
+            chosen.append(path)
+            room -= size
+    return chosen
+
+
+def _drop_path(path: str) -> float | None:
+    if not hasattr(os, "posix_fadvise"):
+        return None
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return resident_share(file.fileno(), size=os.fstat(file.fileno()).st_size)
+    except OSError:
+        return None
+
+
+def _read_files(files: Sequence[str], *, seconds: float, clock: Callable[[], float]) -> tuple[list[str], int, float]:
+    """The files that were read, their bytes, and the seconds it took; stops after `seconds`."""
+    done: list[str] = []
+    num_bytes, started = 0, clock()
+    buffer = bytearray(BLOCK)
+    for path in files:
+        if clock() - started > seconds:
+            break
+        try:
+            with Path(path).open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    num_bytes += count
+        except OSError:
+            continue
+        done.append(path)
+    return done, num_bytes, clock() - started
+
+
+def _disk_bytes() -> int | None:
+    """Bytes this thread had fetched from a disk so far."""
+    try:
+        text = Path("/proc/thread-self/io").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines())
+    return int(fields["read_bytes"])

@@ -1,0 +1,205 @@
+"""The machine over time, sampled from outside the measured process.
+
+In: the id of the process that was started, and the run's clock. Out: ResourceSamples. Refuses to know torch
+and steps, and to disturb: it runs on a thread of the parent, and says what it cost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import TracebackType
+
+from hasten.measurement.box import Box, BoxCounters
+from hasten.measurement.nvml import Nvml
+from hasten.measurement.proctree import ProcessCounters, ProcessTree, Rising, read_pss
+from hasten.records import DeviceSample, ResourceSample
+
+# Reading the PSS walks the process's page tables under its memory lock: seldom, and more seldom the longer it
+# takes.
+PSS_INTERVAL = 5.0
+PSS_SHARE = 0.002
+
+
+@dataclass(frozen=True)
+class TreeCounters:
+    """The process tree at one instant; counters since it started. None: this system does not tell."""
+
+    cpu_seconds: float
+    minor_faults: int | None
+    major_faults: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    resident_bytes: int
+    num_processes: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one instant. `own_cpu` is what hasten's own process used."""
+
+    at: float
+    tree: TreeCounters
+    box: BoxCounters
+    own_cpu: float
+
+
+class TreeMeter:
+    """Adds up a process tree so that its counters never go back."""
+
+    def __init__(self, *, tells_faults: bool) -> None:
+        self._tells_faults = tells_faults
+        self._cpu, self._minor, self._major = Rising(), Rising(), Rising()
+        self._read, self._written = Rising(), Rising()
+        self._shared_correction: int | None = None
+
+    def add_up(self, processes: Collection[ProcessCounters], *, pss: int | None) -> TreeCounters:
+        """`pss` is the proportional set size, read now; None when it was not read this time."""
+        reads = [one.read_bytes for one in processes if one.read_bytes is not None]
+        writes = [one.written_bytes for one in processes if one.written_bytes is not None]
+        minor = int(self._minor.feed(sum(one.minor_faults for one in processes)))
+        major = int(self._major.feed(sum(one.major_faults for one in processes)))
+        return TreeCounters(
+            cpu_seconds=self._cpu.feed(sum(one.cpu_seconds for one in processes)),
+            minor_faults=minor if self._tells_faults else None,
+            major_faults=major if self._tells_faults else None,
+            read_bytes=int(self._read.feed(sum(reads))) if reads else None,
+            written_bytes=int(self._written.feed(sum(writes))) if writes else None,
+            resident_bytes=self._resident(processes, pss),
+            num_processes=sum(one.is_alive for one in processes),
+        )
+
+    def _resident(self, processes: Collection[ProcessCounters], pss: int | None) -> int:
+        private = sum(one.resident_bytes - one.shared_bytes for one in processes)
+        if pss is not None:
+            # Pages shared after a fork count as private in every process, so the correction may be negative.
+            self._shared_correction = pss - private
+            return pss
+        if self._shared_correction is None:
+            return private + max((one.shared_bytes for one in processes), default=0)
+        return max(0, private + self._shared_correction)
+
+
+def sample_between(before: Reading, now: Reading, *, devices: tuple[DeviceSample, ...] = ()) -> ResourceSample | None:
+    """The sample that two readings make; None when no time lies between them."""
+    seconds = now.at - before.at
+    if seconds <= 0:
+        return None
+
+    def rate(start: float | None, end: float | None) -> float | None:
+        return None if start is None or end is None else max(0.0, end - start) / seconds
+
+    tree = rate(before.tree.cpu_seconds, now.tree.cpu_seconds) or 0.0
+    machine = rate(before.box.busy_seconds, now.box.busy_seconds) or 0.0
+    own = rate(before.own_cpu, now.own_cpu) or 0.0
+    stolen = rate(before.box.stolen_seconds, now.box.stolen_seconds)
+    throttled = rate(before.box.throttled_seconds, now.box.throttled_seconds)
+    taken = [part for part in (stolen, throttled) if part is not None]
+    return ResourceSample(
+        at=now.at,
+        tree_cpu=tree,
+        machine_cpu=machine,
+        others_cpu=max(0.0, machine - tree - own),
+        stolen_cpu=sum(taken) if taken else None,
+        throttled_cpu=throttled,
+        resident_bytes=now.tree.resident_bytes,
+        available_bytes=now.box.available_bytes,
+        page_cache_bytes=now.box.page_cache_bytes,
+        swap_used_bytes=now.box.swap_used_bytes,
+        read_bytes=now.tree.read_bytes,
+        written_bytes=now.tree.written_bytes,
+        minor_faults=now.tree.minor_faults,
+        major_faults=now.tree.major_faults,
+        num_processes=now.tree.num_processes,
+        devices=devices,
+    )
+
+
+class ResourceSampler:
+    """Samples the process tree of `pid` and the machine while it is entered.
+
+    `clock` gives seconds on the run's clock; `interval` is seconds between samples. Afterwards `samples`
+    holds what was seen, `seen` the (pid, creation time) of every process that was ever in the tree (for
+    whoever has to end what it left behind), `cpu_seconds` what sampling cost, and `failure` why it stood
+    aside, if it did.
+    """
+
+    def __init__(self, pid: int, *, clock: Callable[[], float], interval: float = 0.5) -> None:
+        assert interval > 0
+        self.samples: list[ResourceSample] = []
+        self.cpu_seconds = 0.0
+        self.failure: str | None = None
+        self._clock = clock
+        self._interval = interval
+        self._tree = ProcessTree(pid)
+        self._box = Box(pid)
+        self._meter = TreeMeter(tells_faults=self._tree.tells_faults)
+        self._nvml: Nvml | None = None
+        self._pss_due = 0.0
+        self._before: Reading | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hasten-resources", daemon=True)
+
+    @property
+    def seen(self) -> frozenset[tuple[int, float]]:
+        """(pid, creation time) of every process that was ever in the tree."""
+        return frozenset(self._tree.seen)
+
+    def __enter__(self) -> ResourceSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        # A stuck driver must not hold up the run's end; the thread is a daemon.
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        started = time.thread_time()
+        try:
+            self._nvml = Nvml()
+            while True:
+                self.take()
+                self.cpu_seconds = time.thread_time() - started
+                if self._stop.wait(self._interval):
+                    break
+            self.take()
+        except Exception as error:
+            # Sampling is a guest of the run: it stands aside, and says so.
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            if self._nvml is not None:
+                self._nvml.close()
+            self.cpu_seconds = time.thread_time() - started
+
+    def take(self) -> None:
+        """Take one sample. The first call only notes where the counters stand."""
+        processes = self._tree.read()
+        if not any(one.is_alive for one in processes.values()):
+            return  # ended: a last sample would show an idle machine
+        pss = self._pss(processes)
+        now = Reading(
+            at=self._clock(),
+            tree=self._meter.add_up(processes.values(), pss=pss),
+            box=self._box.read(),
+            own_cpu=time.process_time(),
+        )
+        if self._before is not None:
+            devices = self._nvml.sample() if self._nvml is not None else ()
+            sample = sample_between(self._before, now, devices=devices)
+            if sample is not None:
+                self.samples.append(sample)
+        self._before = now
+
+    def _pss(self, processes: Collection[int]) -> int | None:
+        started = time.monotonic()
+        if started < self._pss_due:
+            return None
+        pss = read_pss(processes)
+        ended = time.monotonic()
+        self._pss_due = ended + max(PSS_INTERVAL, (ended - started) / PSS_SHARE)
+        return pss
