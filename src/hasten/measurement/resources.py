@@ -143,9 +143,9 @@ class ResourceSampler:
         self._thread = threading.Thread(target=self._run, name="hasten-resources", daemon=True)
 
     @property
-    def seen(self) -> frozenset[tuple[int, float]]:
+    def seen(self) -> set[tuple[int, float]]:
         """(pid, creation time) of every process that was ever in the tree."""
-        return frozenset(self._tree.seen)
+        return set(self._tree.seen)
 
     def __enter__(self) -> ResourceSampler:
         self._thread.start()
