@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+
 class Estimate(NamedTuple):
     """A value with its 95 % interval."""
 
@@ -79,7 +80,8 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def scaled(interval: Estimate, function: Callable[[float], float]) -> Estimate:
+def scaled(interval: tuple[float, float, float], function: Callable[[float], float]) -> Estimate:
     """Apply a monotonic function to an interval, keeping low below high."""
-    ends = sorted((function(interval.low), function(interval.high)))
-    return Estimate(function(interval.value), ends[0], ends[1])
+    value, low, high = interval
+    ends = sorted((function(low), function(high)))
+    return Estimate(function(value), ends[0], ends[1])

@@ -11,6 +11,7 @@ from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, D
 from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
+    CopyFacts,
     Facts,
     FileRead,
     HotLine,
@@ -34,6 +35,7 @@ __all__ = [
     "CacheNeed",
     "Ceiling",
     "CheckLine",
+    "CopyFacts",
     "Device",
     "DeviceSample",
     "Diagnosis",

@@ -6,7 +6,7 @@ from hasten.records.codec import Record
 from hasten.records.run import Interval, Where
 
 
-class Breakdown(Record):
+class Breakdown(Record, frozen=True):
     """Where the mean step goes. `phases` and `unaccounted` sum to `step_seconds`; None is not seen."""
 
     step_seconds: float  # time of record, everything included
@@ -20,7 +20,7 @@ class Breakdown(Record):
     device_wait: float | None = None  # device idle while the host waited for data
 
 
-class Ceiling(Record):
+class Ceiling(Record, frozen=True):
     """How fast this script could go on this machine, as a step time. None: not measured."""
 
     free_batches: float | None = None  # batches replayed
@@ -29,7 +29,7 @@ class Ceiling(Record):
     headroom: float | None = None  # step time minus free_batches
 
 
-class Finding(Record):
+class Finding(Record, frozen=True):
     """A bottleneck: what it costs, how that is known, where it is, what to do."""
 
     kind: str  # a section of docs/bottlenecks.md
@@ -42,7 +42,7 @@ class Finding(Record):
     where: Where | None = None
 
 
-class WhatIf(Record):
+class WhatIf(Record, frozen=True):
     """A predicted step time after a change of hardware or of what is kept in memory."""
 
     change: str
@@ -50,7 +50,7 @@ class WhatIf(Record):
     because: str
 
 
-class CacheNeed(Record):
+class CacheNeed(Record, frozen=True):
     """What a full cache of the decoded dataset would take."""
 
     bytes_per_sample: float
@@ -60,7 +60,7 @@ class CacheNeed(Record):
     fits_share: float  # of the samples, in the memory available now
 
 
-class Diagnosis(Record):
+class Diagnosis(Record, frozen=True):
     """All that was concluded from one Run."""
 
     verdict: str
@@ -71,7 +71,7 @@ class Diagnosis(Record):
     cache: CacheNeed | None = None
 
 
-class CheckLine(Record):
+class CheckLine(Record, frozen=True):
     """One line of `hasten check`."""
 
     topic: str

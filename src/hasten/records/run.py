@@ -24,7 +24,7 @@ PHASES = (
 )
 
 
-class Where(Record):
+class Where(Record, frozen=True):
     """A place in the user's source."""
 
     file: str
@@ -33,7 +33,7 @@ class Where(Record):
     source: str = ""  # the line itself, stripped
 
 
-class Interval(Record):
+class Interval(Record, frozen=True):
     """An estimate with its 95 % interval."""
 
     value: float
@@ -41,7 +41,7 @@ class Interval(Record):
     high: float
 
 
-class Step(Record):
+class Step(Record, frozen=True):
     """One training step, from one optimizer step's end to the next's."""
 
     index: int
@@ -55,7 +55,7 @@ class Step(Record):
     minor_faults: int | None = None  # of the main process
 
 
-class Stage(Record):
+class Stage(Record, frozen=True):
     """One stage of the loader's work over the measured steps, summed over workers. Exclusive seconds."""
 
     name: str  # "read" "decode" "transform" "getitem" "collate"
@@ -66,7 +66,7 @@ class Stage(Record):
     num_bytes: int = 0
 
 
-class LoaderFacts(Record):
+class LoaderFacts(Record, frozen=True):
     """A DataLoader the script iterated, and what its batches cost to make."""
 
     name: str  # dataset class
@@ -94,10 +94,9 @@ class LoaderFacts(Record):
     decoded_bytes_per_sample: float | None = None  # after decode, before transforms
     decode_speedup: Interval | None = None  # a faster decoder on the same files; see decode_library
     decode_library: str | None = None
-    gather_seconds: float | None = None  # indexing the held data once for a whole batch
 
 
-class OptimizerFacts(Record):
+class OptimizerFacts(Record, frozen=True):
     """An optimizer that stepped."""
 
     name: str
@@ -109,7 +108,7 @@ class OptimizerFacts(Record):
     steps_per_step: float = 1.0
 
 
-class ModelFacts(Record):
+class ModelFacts(Record, frozen=True):
     """A root module that was called."""
 
     name: str
@@ -124,12 +123,23 @@ class ModelFacts(Record):
     where: Where | None = None
 
 
-class Facts(Record):
+class CopyFacts(Record, frozen=True):
+    """Host-to-device copies that the script made, a step."""
+
+    num_bytes: float
+    pinned: float  # share of the bytes that came from pinned memory
+    blocking: float  # share of the bytes whose copy the host waited for
+    dtypes: tuple[str, ...]
+    where: Where | None = None
+
+
+class Facts(Record, frozen=True):
     """What the script is: read once, after the first steps."""
 
     boundary: str  # "optimizer" or "backward"
     num_threads: int  # torch intra-op threads of the main process
-    autocast: str | None = None  # dtype when the root forward ran under autocast
+    autocast: bool = False  # a root forward ran under autocast
+    copies: CopyFacts | None = None
     anomaly_detection: bool = False
     profiler: bool = False
     emit_nvtx: bool = False
@@ -143,6 +153,8 @@ class Facts(Record):
     validation_where: Where | None = None
     subnormal_share: float | None = None  # of the values found in parameters, gradients, states and outputs
     num_operators: float | None = None  # dispatched operators a step
+    num_flops: float | None = None  # floating point operations a step
+    gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
     num_training_processes: int = 1
     frameworks: tuple[str, ...] = ()
     device: str = "cpu"  # where the parameters are
@@ -155,7 +167,7 @@ class Facts(Record):
     steps_per_checkpoint: float | None = None
 
 
-class HotLine(Record):
+class HotLine(Record, frozen=True):
     """A line of the user's source that the sampler met, in the phase it met it."""
 
     where: Where
@@ -164,7 +176,7 @@ class HotLine(Record):
     in_worker: bool = False
 
 
-class SyncPoint(Record):
+class SyncPoint(Record, frozen=True):
     """A call that makes the host wait for, or copy from, a tensor."""
 
     kind: str  # ".item()" ...
@@ -173,7 +185,7 @@ class SyncPoint(Record):
     seconds: float  # a step
 
 
-class Intervention(Record):
+class Intervention(Record, frozen=True):
     """A further short run in which one thing was different: what it did to the step time.
 
     `ratio` is candidate / baseline step time. None, with a `note`, when it could not be measured.
@@ -188,7 +200,7 @@ class Intervention(Record):
     note: str = ""
 
 
-class FileRead(Record):
+class FileRead(Record, frozen=True):
     """The same files read with their pages dropped, and again."""
 
     num_files: int
@@ -198,7 +210,7 @@ class FileRead(Record):
     note: str = ""
 
 
-class Overhead(Record):
+class Overhead(Record, frozen=True):
     """What measuring cost."""
 
     ratio: Interval | None  # marked / unmarked step time, interleaved blocks of one run
@@ -208,7 +220,7 @@ class Overhead(Record):
     sampler_cpu: float | None = None  # cores used by the parent's resource sampling
 
 
-class Run(Record):
+class Run(Record, frozen=True):
     """One measured run of the user's own command, with the further runs made to confirm its causes."""
 
     hasten: str

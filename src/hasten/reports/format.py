@@ -114,9 +114,7 @@ def share_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) ->
     if not _known(width) or width <= 0:
         return share(estimate.value)
     decimals = 1 if width < 10 else 0
-    value, low, high = (
-        _decimal(part * 100, decimals) for part in (estimate.value, estimate.low, estimate.high)
-    )
+    value, low, high = (_decimal(part * 100, decimals) for part in (estimate.value, estimate.low, estimate.high))
     return f"{value} % ({low} to {high})"
 
 

@@ -94,9 +94,7 @@ def _machine(run: Run) -> list[str]:
         cores += f" of {machine.num_cores_present}"
     words = [_TRADEMARK.sub("", machine.cpu), f"{cores} cores", f"{format.size(machine.memory_bytes)} memory"]
     names = [f"{device.name} {format.size(device.memory_bytes)}" for device in machine.devices]
-    words += [
-        f"{names.count(name)}x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
-    ]
+    words += [f"{names.count(name)}x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     if not names:
         words.append("no GPU" if run.facts.device.startswith("cpu") else run.facts.device)
     if machine.load is not None:

@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from hasten.measurement.cgroup import find_cgroup, read_memory, read_quota
-from hasten.measurement.nvml import Nvml
+from hasten.measurement.system.cgroup import find_cgroup, read_memory, read_quota
+from hasten.measurement.system.nvml import Nvml
 from hasten.records import Machine
 
 # The kernel's flag -> our word for it.

@@ -7,10 +7,10 @@ import types
 
 import pytest
 
-from hasten.measurement.box import BoxCounters, MemoryCounters, parse_cpu, parse_meminfo, within
-from hasten.measurement.cgroup import CgroupMemory
-from hasten.measurement.nvml import Nvml
-from hasten.measurement.proctree import (
+from hasten.measurement.system.box import BoxCounters, MemoryCounters, parse_cpu, parse_meminfo, within
+from hasten.measurement.system.cgroup import CgroupMemory
+from hasten.measurement.system.nvml import Nvml
+from hasten.measurement.system.proctree import (
     ProcessCounters,
     ProcessTree,
     Rising,
@@ -19,11 +19,9 @@ from hasten.measurement.proctree import (
     parse_stat,
     parse_statm,
 )
-from hasten.measurement.resources import Reading, ResourceSampler, TreeCounters, TreeMeter, sample_between
+from hasten.measurement.system.resources import Reading, ResourceSampler, TreeCounters, TreeMeter, sample_between
 
-STAT = (
-    "41 (a (b) c) S 7 41 41 0 -1 4194560 100 20 3 4 150 50 30 20 20 0 3 0 9999 1000 250 18446744073709551615"
-)
+STAT = "41 (a (b) c) S 7 41 41 0 -1 4194560 100 20 3 4 150 50 30 20 20 0 3 0 9999 1000 250 18446744073709551615"
 MEMINFO = """MemTotal:       1000 kB
 MemFree:         100 kB
 MemAvailable:    600 kB

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 
-from hasten.measurement.box import Box, BoxCounters
-from hasten.measurement.nvml import Nvml
-from hasten.measurement.proctree import ProcessCounters, ProcessTree, Rising, read_pss
+from hasten.measurement.system.box import Box, BoxCounters
+from hasten.measurement.system.nvml import Nvml
+from hasten.measurement.system.proctree import ProcessCounters, ProcessTree, Rising, read_pss
 from hasten.records import DeviceSample, ResourceSample
 
 # Reading the PSS walks the process's page tables under its memory lock: seldom, and more seldom the longer it

@@ -191,7 +191,7 @@ def _read_io(folder: str) -> tuple[int | None, int | None]:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names only, many times a second
+        for task in os.listdir(f"/proc/{pid}/task"):
             found += [int(word) for word in _read(f"/proc/{pid}/task/{task}/children").split()]
     except OSError:
         pass
@@ -200,7 +200,7 @@ def _children(pid: int) -> list[int]:
 
 def _children_by_parent(ticks: float) -> dict[int, list[int]]:
     tree: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names only, many times a second
+    for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 stat = parse_stat(_read(f"/proc/{name}/stat"), ticks_per_second=ticks)

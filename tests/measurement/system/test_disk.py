@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from hasten.errors import DirectoryError
-from hasten.measurement import disk
-from hasten.measurement.disk import measure_disk, read_twice, resident_share
-from hasten.measurement.mounts import classify, find_mount, parse_mounts
+from hasten.measurement.system import disk
+from hasten.measurement.system.disk import measure_disk, read_twice, resident_share
+from hasten.measurement.system.mounts import classify, find_mount, parse_mounts
 
 MOUNTS = r"""27 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw
 28 27 0:50 / /data rw shared:3 - nfs4 server:/export rw

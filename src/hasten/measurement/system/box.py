@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from hasten.measurement.cgroup import (
+from hasten.measurement.system.cgroup import (
     CgroupMemory,
     find_cgroup,
     parse_counters,

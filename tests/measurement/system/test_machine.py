@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hasten.measurement import machine
-from hasten.measurement.cgroup import (
+from hasten.measurement.system import machine
+from hasten.measurement.system.cgroup import (
     CgroupFolders,
     CgroupMemory,
     find_folders,
@@ -15,7 +15,7 @@ from hasten.measurement.cgroup import (
     read_quota,
     read_throttled_seconds,
 )
-from hasten.measurement.machine import (
+from hasten.measurement.system.machine import (
     parse_answer,
     parse_cpu_features,
     parse_cpu_name,
@@ -142,9 +142,7 @@ def test_torchs_build_is_read_from_its_file(text, expected):
 
 
 def test_torchs_answer_is_its_last_line():
-    answer = parse_answer(
-        'hello\n{"cuda": true, "problem": null, "accelerator": "cuda", "archs": ["sm_90"]}\n'
-    )
+    answer = parse_answer('hello\n{"cuda": true, "problem": null, "accelerator": "cuda", "archs": ["sm_90"]}\n')
     assert (answer.cuda, answer.accelerator, answer.archs) == (True, "cuda", ("sm_90",))
 
 

@@ -1,0 +1,92 @@
+"""Inside the measured process, at the end of `import torch`.
+
+In: the run's folder, named by the environment. Out: hooks in place, and a session that ends by itself. Refuses to
+break the script: whatever goes wrong here is one line on standard error, and training goes on unmeasured.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+
+_installed = False
+
+
+def install() -> None:
+    """Begin to measure this process, if a run asked for it. Called by torch's backend autoload."""
+    global _installed
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder is None or _installed:
+        return
+    _installed = True
+    try:
+        _begin(Path(folder))
+    except Exception as error:
+        sys.stderr.write(f"hasten: this process is not measured ({error!r})\n")
+
+
+def _begin(folder: Path) -> None:
+    from hasten.measurement.inside import facts, hooks, installs, scratch, workers
+    from hasten.measurement.inside.marks import Marks
+    from hasten.measurement.inside.patches import Patches
+    from hasten.measurement.inside.programs import History
+    from hasten.measurement.inside.roots import Roots
+    from hasten.measurement.inside.schedule import program_of
+    from hasten.measurement.inside.session import Session
+
+    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    patches, marks, history = Patches(), Marks(), History()
+    workers.install(folder, patches)
+    session = Session(folder, history=history, marks=marks)
+    hooks.install(session, patches)
+    scratch.install(folder / "scratch", marks, patches)
+    session.roots = Roots(marks, patches)
+    session.roots.discover()
+    session.follow(program_of(spec, session, patches))
+    session.on_finish = facts.gather
+    for name in spec.get("install", []):
+        installs.install(name, patches)
+    _at_every_end(session, patches)
+
+
+def _at_every_end(session: object, patches: object) -> None:
+    """Have the record written however the process ends, short of a signal."""
+    from hasten.measurement.inside.patches import Patches
+    from hasten.measurement.inside.session import Session
+
+    assert isinstance(session, Session) and isinstance(patches, Patches)
+    atexit.register(session.end_with_script)
+    os.register_at_fork(after_in_child=session.forked)
+    leave = os._exit
+
+    def _exit(code: int) -> None:
+        # Children of multiprocessing end here, and so do scripts that want to be gone at once.
+        session.end_with_script()
+        leave(code)
+
+    patches.set(os, "_exit", _exit)
+    previous = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, _without_ours(trace))
+
+    sys.excepthook = excepthook
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The user's traceback without the frames of our wrappers."""
+    ours = os.path.dirname(os.path.abspath(__file__))
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(ours):
+            kept.append(trace)
+        trace = trace.tb_next
+    for outer, inner in zip(kept, [*kept[1:], None]):
+        outer.tb_next = inner
+    return kept[0] if kept else None

@@ -1,0 +1,142 @@
+"""What the script is: its models, optimizers and switches, read once when the window closes.
+
+In: the session at its end. Out: JSON values for the raw record. Refuses to judge any of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import islice
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from hasten.measurement.inside.roots import Roots, tensors_in
+from hasten.measurement.inside.session import Session
+
+FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
+MOST_ELEMENTS = 20_000_000  # looked at for subnormal numbers
+
+
+class OperatorCount(TorchDispatchMode):
+    """Counts the operators of one step and their floating point operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_operators = 0
+        self.num_flops = 0
+
+    def __torch_dispatch__(
+        self,
+        func: object,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        out = func(*args, **(kwargs or {}))  # type: ignore[operator]
+        self.num_operators += 1
+        flops = flop_registry.get(getattr(func, "_overloadpacket", None))
+        if flops is not None:
+            self.num_flops += int(flops(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
+def gather(session: Session) -> dict[str, object]:
+    """Everything that is known of the script."""
+    roots = session.roots
+    assert roots is not None
+    optimizers = [_optimizer(o) for o in session.optimizers.values()]
+    models = [_model(m) for m in roots.modules()]
+    parameters = session.parameters()
+    device = str(parameters[0].device.type) if parameters else _device(models)
+    return {
+        "facts": {
+            "num_threads": torch.get_num_threads(),
+            "anomaly_detection": torch.is_anomaly_enabled(),
+            "profiler": bool(torch.autograd._profiler_enabled()),  # pyright: ignore
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark if device == "cuda" else None,
+            "tf32": torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None,
+            "num_input_shapes": roots.num_shapes(),
+            "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
+            "device": device,
+        },
+        "models": models,
+        "optimizers": optimizers,
+        "subnormal_share": _subnormal_share(session, roots),
+        "gather_seconds": _gather_seconds(session),
+    }
+
+
+def _device(models: list[dict[str, object]]) -> str:
+    devices = [d for m in models for d in m["devices"]]  # type: ignore[attr-defined]
+    return "cuda" if "cuda" in devices else str(devices[0]) if devices else "cpu"
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    first = optimizer.param_groups[0]
+    return {
+        "id": id(optimizer),
+        "name": type(optimizer).__name__,
+        "num_parameters": sum(p.numel() for p in parameters),
+        "num_tensors": len(parameters),
+        "fused": first.get("fused"),
+        "foreach": first.get("foreach"),
+    }
+
+
+def _model(module: nn.Module) -> dict[str, object]:
+    parameters = list(module.parameters())
+    inner = list(module.modules())
+    convolutions = [m for m in inner if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d))]
+    weights = [c.weight for c in convolutions if c.weight.dim() == 4 and c.weight.shape[2:] != (1, 1)]
+    return {
+        "id": id(module),
+        "name": type(getattr(module, "_orig_mod", module)).__name__,
+        "num_parameters": sum(p.numel() for p in parameters),
+        "num_modules": len(inner),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        "devices": sorted({p.device.type for p in parameters}),
+        "num_convolutions": len(convolutions),
+        "channels_last": bool(weights) and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
+        "compiled": any(type(m).__name__ == "OptimizedModule" for m in inner)
+        or module._compiled_call_impl is not None,  # pyright: ignore[reportPrivateUsage]
+        "data_parallel": any(isinstance(m, nn.DataParallel) for m in inner),
+        "training": module.training,
+    }
+
+
+def _subnormal_share(session: Session, roots: Roots) -> float | None:
+    """Share of subnormal numbers among the floats of parameters, gradients, buffers and optimizer states."""
+    parameters = session.parameters()
+    held = [t for o in session.optimizers.values() for s in o.state.values() for t in tensors_in(s, most=4)]
+    grads = [p.grad for p in parameters if p.grad is not None]
+    buffers = [b for m in roots.modules() for b in m.buffers()]
+    seen = most = 0
+    for tensor in [*buffers, *parameters, *grads, *held]:
+        if not tensor.is_floating_point() or tensor.device.type != "cpu" or tensor.numel() == 0:
+            continue
+        values = tensor.detach().reshape(-1)[: max(0, MOST_ELEMENTS - seen)].abs()
+        seen += values.numel()
+        most += int(((values > 0) & (values < torch.finfo(values.dtype).tiny)).sum())
+        if seen >= MOST_ELEMENTS:
+            break
+    return most / seen if seen else None
+
+
+def _gather_seconds(session: Session) -> float | None:
+    """Seconds to copy the last batch twice: what gathering its rows at once from held data would take."""
+    tensors = list(islice(tensors_in(session.last_batch), 16))
+    if not tensors or any(t.device.type != "cpu" for t in tensors):
+        return None
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        for tensor in tensors:
+            tensor.clone()
+        best = min(best, time.perf_counter() - start)
+    return 2 * best

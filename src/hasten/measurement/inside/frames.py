@@ -1,0 +1,70 @@
+"""Which line of the user's source is running.
+
+In: Python frames. Out: (file, line, function). Refuses to know why anybody asks.
+
+A frame is the user's when its file belongs neither to an installed package, nor to the standard library, nor to
+hasten. Where a whole stack has no such frame (the script is itself an installed module), the innermost frame
+outside torch, the standard library and hasten stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+Place = tuple[str, int, str]
+
+USER, LIBRARY, INSIDE = 2, 1, 0
+
+_HASTEN = os.fspath(Path(__file__).resolve().parents[2]) + os.sep
+_STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = tuple(f"{folder}torch{os.sep}" for folder in _PACKAGES)
+
+_kinds: dict[CodeType, int] = {}
+
+
+def kind_of(code: CodeType) -> int:
+    """USER, LIBRARY (an installed package other than torch) or INSIDE (torch, standard library, hasten)."""
+    kind = _kinds.get(code)
+    if kind is None:
+        kind = _kinds[code] = _judge(code.co_filename)
+    return kind
+
+
+def _judge(file: str) -> int:
+    if file.startswith("<") and "ipython" not in file:
+        # Frozen modules, exec'd strings, generated code: nobody can open that line.
+        return INSIDE
+    path = os.path.realpath(file)
+    workload = path.startswith(os.path.join(_HASTEN, "workloads") + os.sep)
+    if path.startswith(_HASTEN) and not workload:
+        return INSIDE
+    if any(part in path for part in _TORCH):
+        return INSIDE
+    if any(part in path for part in _PACKAGES) and not workload:
+        return LIBRARY
+    return INSIDE if path.startswith(_STANDARD) and not workload else USER
+
+
+def user_place(frame: FrameType | None) -> Place | None:
+    """Return the innermost user line at or above `frame`; failing that, the innermost library line."""
+    library: FrameType | None = None
+    while frame is not None:
+        kind = kind_of(frame.f_code)
+        if kind == USER:
+            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        if kind == LIBRARY and library is None:
+            library = frame
+        frame = frame.f_back
+    if library is None:
+        return None
+    return library.f_code.co_filename, library.f_lineno, library.f_code.co_name
+
+
+def caller_is_user(depth: int) -> bool:
+    """Whether the frame `depth` calls above the caller of this function is the user's own."""
+    return kind_of(sys._getframe(depth + 1).f_code) == USER  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,249 @@
+"""Mark the phases of a training step by patching torch; every patch can be taken off again.
+
+In: a `Listener` that is told of batches, backwards and optimizer steps. Out: spans in its marks. Refuses to decide
+what a step is, when measuring stops, or what any span means.
+
+Each wrapper costs under a microsecond when it has nothing to mark, for the time of record runs through it too.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+from collections.abc import Callable
+from types import ModuleType
+from typing import Protocol
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+
+from hasten.measurement.inside.frames import caller_is_user
+from hasten.measurement.inside.marks import Detail, Marks
+from hasten.measurement.inside.patches import Patches
+
+Function = Callable[..., object]
+
+SYNC_POINTS = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "cpu": ".cpu()",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__bool__": "bool(tensor)",
+    "__repr__": "printing a tensor",
+    "__format__": "formatting a tensor",
+}
+
+
+class Listener(Protocol):
+    """Who is told of what the hooks see."""
+
+    marks: Marks
+
+    def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
+        """`iter(loader)` has returned."""
+
+    def next_batch(self, iterator: object, fetch: Function) -> object:
+        """Fetch a batch by `fetch()` and hand it over."""
+        ...
+
+    def backward_ends(self) -> None:
+        """An outermost backward has ended."""
+
+    def optimizer_steps(self, optimizer: Optimizer) -> None:
+        """An optimizer step has ended."""
+
+
+def install(listener: Listener, patches: Patches) -> None:
+    """Put every hook on."""
+    marks = listener.marks
+    _hook_loader(listener, patches)
+    _hook_backward(listener, patches)
+    _hook_optimizer(listener, patches)
+    if torch.cuda.is_available():
+        _hook_copies(marks, patches)
+    for name, label in SYNC_POINTS.items():
+        patches.wrap(torch.Tensor, name, functools.partial(_sync, marks, label))
+    _hook_logging(marks, patches)
+
+
+def spanned(
+    marks: Marks,
+    kind: str,
+    function: Function,
+    *,
+    detail: Callable[[], Detail] | None = None,
+    always: bool = False,
+) -> Function:
+    """Wrap a function so that its outermost call is a span of `kind`; `always`: in the time of record too."""
+
+    @functools.wraps(function)
+    def call(*arguments: object, **settings: object) -> object:
+        if not (marks.full or always) or kind in marks.open or not marks.here():
+            return function(*arguments, **settings)
+        note = detail() if detail else None
+        marks.remember_place(kind, 1)
+        marks.open.append(kind)
+        start = marks.now()
+        try:
+            return function(*arguments, **settings)
+        finally:
+            marks.open.pop()
+            marks.add(kind, start, note)
+
+    return call
+
+
+def _hook_loader(listener: Listener, patches: Patches) -> None:
+    def make_iter(original: Function) -> Function:
+        @functools.wraps(original)
+        def __iter__(self: DataLoader[object]) -> object:
+            start = listener.marks.now()
+            iterator = original(self)
+            if listener.marks.here():
+                listener.loader_starts(self, iterator, start)
+            return iterator
+
+        return __iter__
+
+    def make_next(original: Function) -> Function:
+        @functools.wraps(original)
+        def __next__(self: object) -> object:
+            # fastai and some samplers iterate one loader inside another: only the outermost is waited for.
+            if not listener.marks.here() or "data_wait" in listener.marks.open:
+                return original(self)
+            return listener.next_batch(self, functools.partial(original, self))
+
+        return __next__
+
+    patches.wrap(DataLoader, "__iter__", make_iter)
+    # The iterator keeps its type: frameworks look into it.
+    patches.wrap(_BaseDataLoaderIter, "__next__", make_next)
+
+
+def _hook_backward(listener: Listener, patches: Patches) -> None:
+    # Tensor.backward calls autograd.backward: the outer one counts.
+    active: list[bool] = []
+
+    def guarded(original: Function) -> Function:
+        marked = spanned(listener.marks, "backward", original)
+
+        @functools.wraps(original)
+        def call(*arguments: object, **settings: object) -> object:
+            if active or not listener.marks.here():
+                return original(*arguments, **settings)
+            active.append(True)
+            try:
+                result = marked(*arguments, **settings)
+            finally:
+                active.pop()
+            listener.backward_ends()
+            return result
+
+        return call
+
+    patches.wrap(torch.Tensor, "backward", guarded)
+    patches.wrap(torch.autograd, "backward", guarded)
+    patches.wrap(torch.autograd, "grad", guarded)
+
+
+def _hook_optimizer(listener: Listener, patches: Patches) -> None:
+    marks = listener.marks
+    starts: list[float] = []
+
+    def before(_optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        if marks.here():
+            starts.append(marks.now())
+            marks.open.append("optimizer")
+
+    def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        if marks.here() and starts:
+            marks.open.pop()
+            marks.remember_place("optimizer", 2)
+            marks.add("optimizer", starts.pop(), id(optimizer))
+            listener.optimizer_steps(optimizer)
+
+    patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+    patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+    def make_zero_grad(original: Function) -> Function:
+        @functools.wraps(original)
+        def zero_grad(self: object, set_to_none: bool = True) -> object:
+            if not marks.full or not marks.here() or "zero_grad" in marks.open:
+                return original(self, set_to_none)
+            place = marks.place(1)
+            marks.open.append("zero_grad")
+            start = marks.now()
+            try:
+                return original(self, set_to_none)
+            finally:
+                marks.open.pop()
+                marks.add("zero_grad", start, [place, bool(set_to_none)])
+
+        return zero_grad
+
+    patches.wrap(Optimizer, "zero_grad", make_zero_grad)
+    patches.wrap(torch.nn.Module, "zero_grad", make_zero_grad)
+
+
+def _hook_copies(marks: Marks, patches: Patches) -> None:
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def move(self: torch.Tensor, *arguments: object, **settings: object) -> object:
+            if not marks.full or self.is_cuda or not marks.here():
+                return original(self, *arguments, **settings)
+            start = marks.now()
+            result = original(self, *arguments, **settings)
+            if isinstance(result, torch.Tensor) and result.is_cuda:
+                waits = not settings.get("non_blocking", False)
+                size = self.numel() * self.element_size()
+                marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
+            return result
+
+        return move
+
+    patches.wrap(torch.Tensor, "to", make)
+    patches.wrap(torch.Tensor, "cuda", make)
+
+
+def _sync(marks: Marks, label: str, original: Function) -> Function:
+    @functools.wraps(original)
+    def call(*arguments: object, **settings: object) -> object:
+        # Optimizers and frameworks read scalars of their own; only what the user wrote is theirs to mend.
+        if not marks.full or not caller_is_user(1) or not marks.here():
+            return original(*arguments, **settings)
+        start = marks.now()
+        result = original(*arguments, **settings)
+        marks.add("sync", start, [marks.place(1), label])
+        return result
+
+    return call
+
+
+def _hook_logging(marks: Marks, patches: Patches) -> None:
+    def logged(function: Function) -> Function:
+        # depth: place() <- detail() <- spanned's call <- the user
+        return spanned(marks, "logging", function, detail=lambda: marks.place(2))
+
+    patches.wrap(builtins, "print", logged)
+    patches.wrap(logging.Logger, "handle", logged)
+
+    def writer(module: ModuleType) -> None:
+        kind = module.SummaryWriter
+        for name in [name for name in vars(kind) if name.startswith("add_")] + ["flush"]:
+            patches.wrap(kind, name, logged)
+
+    patches.after_import("torch.utils.tensorboard.writer", writer)
+    patches.after_import("tensorboardX.writer", writer)
+    patches.after_import("tqdm.std", lambda module: patches.wrap(module.tqdm, "refresh", logged))
+    patches.after_import("wandb", lambda module: patches.wrap(module, "log", logged))
+    patches.after_import("mlflow", lambda module: patches.wrap(module, "log_metrics", logged))
+    patches.after_import("matplotlib.figure", lambda module: patches.wrap(module.Figure, "savefig", logged))

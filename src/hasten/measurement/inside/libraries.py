@@ -1,0 +1,250 @@
+"""Which functions of which libraries belong to which stage of a loader's work.
+
+In: libraries as the script imports them. Out: their reading, decoding and transforming functions timed while a
+batch is being timed. Refuses to import any of them itself.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+from types import ModuleType
+
+from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.stages import Function, clock
+
+MOST_FILES = 256  # files remembered by one process
+
+_files: dict[str, None] = {}  # in the order in which they were read
+_taken = 0
+
+# module -> functions, by stage. A function within another of the same stage counts for the outer one.
+READ = {
+    "numpy": ("load", "fromfile", "loadtxt", "genfromtxt"),
+    "numpy.lib._npyio_impl:NpzFile": ("__getitem__",),
+    "h5py:Dataset": ("__getitem__",),
+    "h5py:File": ("__init__",),
+    "torch": ("load",),
+    "os": ("read", "pread"),
+    "pandas": ("read_csv", "read_parquet", "read_pickle"),
+    "torchvision.io": ("read_file",),
+}
+DECODE = {
+    "cv2": ("imread", "imdecode"),
+    "torchvision.io": ("read_image", "decode_image", "decode_jpeg", "decode_png", "read_video"),
+    "torchvision.io.image": ("read_image", "decode_image", "decode_jpeg", "decode_png"),
+    "simplejpeg": ("decode_jpeg",),
+    "turbojpeg:TurboJPEG": ("decode",),
+    "imageio.v2": ("imread",),
+    "imageio.v3": ("imread",),
+    "tifffile": ("imread",),
+    "pydicom": ("dcmread",),
+    "soundfile": ("read",),
+    "librosa": ("load",),
+    "torchaudio": ("load",),
+    "pickle": ("load", "loads"),
+    "json": ("load", "loads"),
+    "zlib": ("decompress",),
+}
+TRANSFORM = {
+    "PIL.Image:Image": (
+        "resize",
+        "convert",
+        "rotate",
+        "crop",
+        "transform",
+        "filter",
+        "thumbnail",
+        "transpose",
+    ),
+    "cv2": (
+        "resize",
+        "cvtColor",
+        "GaussianBlur",
+        "medianBlur",
+        "warpAffine",
+        "warpPerspective",
+        "remap",
+        "flip",
+    ),
+    "scipy.ndimage": ("zoom", "rotate", "gaussian_filter", "map_coordinates", "affine_transform", "shift"),
+    "skimage.transform": ("resize", "rescale", "rotate", "warp"),
+}
+NAMES = {"PIL.Image:Image": "Image", "cv2": "cv2", "scipy.ndimage": "ndimage", "skimage.transform": "skimage"}
+LIBRARIES = {"cv2": "OpenCV", "torchvision.io": "torchvision", "torchvision.io.image": "torchvision"}
+
+
+def install(patches: Patches) -> None:
+    """Have the libraries' functions timed, those loaded now and those loaded later."""
+    for stage, table in (("read", READ), ("decode", DECODE), ("transform", TRANSFORM)):
+        for place, names in table.items():
+            module, _, owner = place.partition(":")
+            action = functools.partial(_wrap_all, patches, stage, place, owner, names)
+            patches.after_import(module, action)
+    patches.after_import("PIL.ImageFile", functools.partial(_wrap_pillow, patches))
+    for module in ("torchvision.transforms.transforms", "albumentations.core.composition"):
+        patches.after_import(module, functools.partial(_wrap_compose, patches, "__call__"))
+    patches.after_import("torchvision.transforms.v2._container", functools.partial(_wrap_compose, patches, "forward"))
+    for module in (builtins, io):
+        patches.wrap(module, "open", _timed_open)
+
+
+def _wrap_all(
+    patches: Patches, stage: str, place: str, owner: str, names: tuple[str, ...], module: ModuleType
+) -> None:
+    target = getattr(module, owner) if owner else module
+    library = LIBRARIES.get(place, place.partition(":")[0].partition(".")[0])
+    for name in names:
+        detail = f"{NAMES[place]}.{name}" if stage == "transform" else library
+        size = _size_of if stage in ("decode", "read") else None
+        patches.wrap(target, name, functools.partial(_make, stage, detail, size))
+
+
+def _make(stage: str, detail: str, size: object, function: Function) -> Function:
+    return clock.timed(function, stage, detail, size=size)  # type: ignore[arg-type]
+
+
+def _size_of(result: object) -> int:
+    if isinstance(result, (bytes, bytearray, memoryview)):
+        return len(result)
+    size = getattr(result, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _wrap_pillow(patches: Patches, module: ModuleType) -> None:
+    kind = module.ImageFile
+
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def load(self: object) -> object:
+            # `tile` says what is still to be decoded; a second load() costs nothing.
+            if not clock.active or not getattr(self, "tile", None):
+                return original(self)
+            clock.push("decode")
+            try:
+                return original(self)
+            finally:
+                width, height = self.size  # type: ignore[attr-defined]
+                bands = len(self.getbands())  # type: ignore[attr-defined]
+                clock.pop(("decode", f"Pillow {self.format}"), num_bytes=width * height * bands)  # type: ignore[attr-defined]
+
+        return load
+
+    patches.wrap(kind, "load", make)
+
+
+def _wrap_compose(patches: Patches, name: str, module: ModuleType) -> None:
+    compose = module.Compose
+
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def call(self: object, *arguments: object, **settings: object) -> object:
+            space = self.__dict__
+            transforms = space.get("transforms")
+            if not clock.active or not isinstance(transforms, (list, tuple)):
+                return original(self, *arguments, **settings)
+            space["transforms"] = [
+                t if isinstance(t, compose) or not callable(t) else _TimedTransform(t) for t in transforms
+            ]
+            try:
+                return original(self, *arguments, **settings)
+            finally:
+                space["transforms"] = transforms
+
+        return call
+
+    patches.wrap(compose, name, make)
+
+
+class _TimedTransform:
+    """A transform of a Compose for the length of one call; passes for the transform itself."""
+
+    def __init__(self, transform: Function) -> None:
+        name = getattr(transform, "__name__", type(transform).__name__)
+        self.__dict__.update(_inner=transform, _call=clock.timed(_plain(transform), "transform", name))
+
+    @property
+    def __class__(self) -> type:
+        return type(self._inner)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_inner"], name)
+
+    def __call__(self, *arguments: object, **settings: object) -> object:
+        return self._call(*arguments, **settings)
+
+
+def _plain(transform: Function) -> Function:
+    # functools.wraps would copy a module's whole __dict__ onto the wrapper.
+    return lambda *arguments, **settings: transform(*arguments, **settings)
+
+
+def _timed_open(original: Function) -> Function:
+    @functools.wraps(original)
+    def open(
+        file: object,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: object = None,
+    ) -> object:
+        plain = clock.active and isinstance(file, (str, os.PathLike)) and opener is None
+        if not plain or buffering != -1 or mode.strip("bt") != "r":
+            return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        _remember(os.fspath(file))  # type: ignore[arg-type]
+        clock.push("read")
+        try:
+            reader = _TimedReader(io.FileIO(file, "r"))  # type: ignore[arg-type]
+        finally:
+            clock.pop(("read", "file"))
+        if "b" in mode:
+            return reader
+        text = io.TextIOWrapper(reader, encoding, errors, newline)
+        text.mode = mode  # type: ignore[misc]
+        return text
+
+    return open
+
+
+class _TimedReader(io.BufferedReader):
+    """A file opened while a batch is timed; still a BufferedReader to whoever asks."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if not clock.active or clock.is_open("read"):
+            return super().read(size)
+        clock.push("read")
+        data = b""
+        try:
+            data = super().read(size)
+            return data
+        finally:
+            clock.pop(("read", "file"), num_bytes=len(data))
+
+    def readinto(self, buffer: object, /) -> int:
+        if not clock.active or clock.is_open("read"):
+            return super().readinto(buffer)  # type: ignore[arg-type]
+        clock.push("read")
+        number = 0
+        try:
+            number = super().readinto(buffer)  # type: ignore[arg-type]
+            return number
+        finally:
+            clock.pop(("read", "file"), num_bytes=number)
+
+
+def _remember(path: str | bytes) -> None:
+    if len(_files) < MOST_FILES and isinstance(path, str):
+        _files[os.path.abspath(path)] = None
+
+
+def take_files() -> list[str]:
+    """Files read since the last call that were not told before."""
+    global _taken
+    fresh = list(_files)[_taken:]
+    _taken += len(fresh)
+    return fresh

@@ -1,0 +1,176 @@
+"""What is known of the loaders that a process iterates.
+
+In: DataLoaders, their iterators and batches. Out: their settings, and the queue's depth at each `next()`. Refuses
+to time anything: the session does, and the workers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import DataLoader
+
+from hasten.measurement.inside import workers
+from hasten.measurement.inside.frames import Place, user_place
+from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.roots import tensors_in
+
+
+class Loaders:
+    """The loaders of one process, numbered in the order in which they were first iterated."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # of loaders and of iterators
+        self._facts: list[dict[str, object]] = []
+        self._lengths: list[int | None] = []
+        self._taken: list[int] = []  # batches since the loader's last start
+        self._starts: list[int] = []  # since the warm-up ended
+        self._last = 0
+
+    def starts(self, loader: DataLoader[object], iterator: object) -> bool:
+        """Note that a loader begins an epoch; True when it was never seen before."""
+        number = self._numbers.get(loader)
+        new = number is None
+        if number is None:
+            number = self._numbers[loader] = len(self._facts)
+            self._facts.append(_settings(loader))
+            self._lengths.append(_length(loader))
+            self._taken.append(0)
+            self._starts.append(0)
+        self._numbers[iterator] = number
+        self._taken[number] = 0
+        self._starts[number] += 1
+        processes = getattr(iterator, "_workers", [])
+        known = self._facts[number].setdefault("pids", [])
+        assert isinstance(known, list)
+        known.extend(p.pid for p in processes if p.pid not in known)
+        return new
+
+    def number(self, iterator: object) -> int:
+        """The loader's number. An iterator that was not made by `iter(loader)` counts as a loader of its own."""
+        number = self._numbers.get(iterator)
+        if number is None:
+            number = self._numbers[iterator] = len(self._facts)
+            self._facts.append(_settings_of_iterator(iterator))
+            self._lengths.append(None)
+            self._taken.append(0)
+            self._starts.append(1)
+        return number
+
+    @contextlib.contextmanager
+    def fetching(self, number: int) -> Iterator[None]:
+        """Tell the stage timers of this process which loader they work for, and whether to time."""
+        workers.serve(number, self._marks.full)
+        try:
+            yield
+        finally:
+            workers.serve(None, False)
+
+    def ready(self, iterator: object) -> int | None:
+        """Batches that lie ready; None where there are no workers."""
+        queue = getattr(iterator, "_data_queue", None)
+        if queue is None:
+            return None
+        try:
+            arrived = sum(len(entry) == 2 for entry in iterator._task_info.values())  # type: ignore[attr-defined]
+            return arrived + queue.qsize()
+        except (NotImplementedError, AttributeError, RuntimeError):
+            return None  # macOS has no qsize
+
+    def length_of(self, number: int, batch: object) -> int | None:
+        """Samples in a batch: the first dimension of its first tensor that has one."""
+        self._taken[number] += 1
+        self._last = number
+        facts = self._facts[number]
+        if "bytes_per_batch" not in facts:
+            tensors = list(tensors_in(batch))
+            if tensors:
+                facts["bytes_per_batch"] = sum(t.numel() * t.element_size() for t in tensors)
+                facts["dtypes"] = sorted({str(t.dtype).removeprefix("torch.") for t in tensors})
+                facts["pinned"] = all(t.is_pinned() for t in tensors) if facts.get("pin_memory") else False
+        first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
+        return int(first.shape[0]) if first is not None else None
+
+    def raise_at_end(self, number: int, joined: int) -> None:
+        """End the epoch where the loader itself would."""
+        length = self._lengths[number]
+        if length is not None and self._taken[number] >= max(1, length // joined):
+            raise StopIteration
+
+    def busiest(self) -> DataLoader[object] | None:
+        """The loader that gave the last batch, if it still exists."""
+        found = (k for k, n in self._numbers.items() if n == self._last and isinstance(k, DataLoader))
+        return next(found, None)
+
+    def begin(self) -> None:
+        """The warm-up is over."""
+        self._starts = [0] * len(self._starts)
+
+    def epoch_left(self, step_seconds: float) -> tuple[float | None, int]:
+        """Seconds until the busiest loader's epoch ends, about, and epochs begun since the warm-up."""
+        if not self._facts:
+            return None, 0
+        length = self._lengths[self._last]
+        left = None if length is None else (length - self._taken[self._last]) * step_seconds
+        return left, max(self._starts)
+
+    def raw(self) -> list[dict[str, object]]:
+        """Everything, as JSON values."""
+        return self._facts
+
+
+def _settings(loader: DataLoader[object]) -> dict[str, object]:
+    dataset = loader.dataset
+    context = loader.multiprocessing_context
+    place: Place | None = user_place(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
+    return {
+        "name": type(dataset).__name__,
+        "num_workers": loader.num_workers,
+        "batch_size": _batch_size(loader),
+        "num_batches": _length(loader),
+        "num_samples": _length(dataset),
+        "prefetch_factor": loader.prefetch_factor if loader.num_workers else None,
+        "persistent_workers": bool(loader.persistent_workers),
+        "pin_memory": bool(loader.pin_memory),
+        "start_method": (context.get_start_method() if context is not None else _default_start_method()),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "where": list(place) if place else None,
+    }
+
+
+def _settings_of_iterator(iterator: object) -> dict[str, object]:
+    dataset = getattr(iterator, "_dataset", None)
+    return {
+        "name": type(dataset).__name__,
+        "num_workers": getattr(iterator, "_num_workers", 0),
+        "batch_size": None,
+        "num_batches": None,
+        "num_samples": _length(dataset),
+        "pin_memory": bool(getattr(iterator, "_pin_memory", False)),
+        "pids": [p.pid for p in getattr(iterator, "_workers", [])],
+        "where": None,
+    }
+
+
+def _default_start_method() -> str:
+    import multiprocessing
+
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _batch_size(loader: DataLoader[object]) -> int | None:
+    if loader.batch_size is not None:
+        return loader.batch_size
+    size = getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _length(sized: object) -> int | None:
+    try:
+        return len(sized)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError, AttributeError, ValueError):
+        return None

@@ -1,0 +1,120 @@
+"""What a measured process does with its steps: which are timed, with what switched on, and when it is enough.
+
+In: the seconds of the steps so far. Out: segments, one after another; the session carries them out. Refuses to
+touch torch: what a segment switches on is somebody else's function.
+
+Measuring alternates unmarked and marked segments in the order A B B A, so that the cost of marking is measured in
+every run and a drift of the machine's speed falls on both sides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hasten.stats import mean_interval
+
+PLAIN, MARKED = "plain", "marked"
+JOINED = 4  # batches joined to one, to see what a larger batch would cost
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(kw_only=True)
+class Segment:
+    """A stretch of steps under one condition."""
+
+    label: str
+    full: bool = False  # mark every phase
+    min_seconds: float = 0.5
+    min_steps: int = 2
+    settle: int = 0  # steps at its start that are not counted
+    enter: Callable[[], object] = nothing
+    leave: Callable[[], object] = nothing
+
+
+@dataclass
+class History:
+    """What the session has seen; programs read it."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # mean step of each ended segment, by label
+    num_steps: int = 0  # measured so far
+    measuring: float = 0.0  # seconds since the warm-up ended
+    epoch_left: float | None = None  # expected seconds to the end of the epoch; None: not known
+    epochs_seen: int = 0  # epoch starts since the warm-up ended
+
+
+Program = Iterator[Segment]
+
+
+def measure(
+    history: History,
+    *,
+    num_steps: int | None,
+    seconds: float,
+    steady: float = 0.02,
+    last: Segment | None = None,
+) -> Program:
+    """Alternate plain and marked segments until the figure is steady, `num_steps` are done or `seconds` are over.
+
+    Steady: the 95 % interval of the mean step is within 2 % of it, over at least 5 s, 20 steps and six segments.
+    An epoch that would end within the time is waited for, for its end carries costs of its own. `last` is a
+    segment to end with.
+    """
+    length = max(0.4, min(2.0, seconds / 12))
+    while True:
+        for label in (PLAIN, MARKED, MARKED, PLAIN):
+            yield Segment(label=label, full=label == MARKED, min_seconds=length)
+            if _enough(history, num_steps=num_steps, seconds=seconds, steady=steady):
+                if last is not None:
+                    yield last
+                return
+
+
+def _enough(history: History, *, num_steps: int | None, seconds: float, steady: float) -> bool:
+    if history.measuring >= seconds:
+        return True
+    if num_steps is not None:
+        return history.num_steps >= num_steps
+    means = history.seconds.get(PLAIN, [])
+    if history.measuring < min(5.0, seconds) or history.num_steps < 20 or len(means) < 4:
+        return False
+    left = history.epoch_left
+    if not history.epochs_seen and left is not None and history.measuring + left < 0.6 * seconds:
+        return False
+    interval = mean_interval(means)
+    return (interval.high - interval.low) / 2 <= steady * interval.value or history.measuring >= 0.5 * seconds
+
+
+def plain(*, seconds: float, min_steps: int = 10) -> Program:
+    """Only the time of record, in segments of half a second."""
+    for _ in range(max(4, round(seconds / 0.5))):
+        yield Segment(label=PLAIN, min_steps=max(1, min_steps // 8))
+
+
+@dataclass(kw_only=True)
+class Switch:
+    """Something that can be turned on and off between two steps."""
+
+    name: str
+    on: Callable[[], object]
+    off: Callable[[], object]
+    settle: int = 1
+
+
+def alternate(switches: Sequence[Switch], *, seconds: float, rounds: int = 3) -> Program:
+    """Each switch against the plain step, in the order A B B A, `seconds` for each switch."""
+    length = seconds / (4 * rounds)
+    for switch in switches:
+        for _ in range(rounds):
+            for on in (False, True, True, False):
+                yield Segment(
+                    label=switch.name if on else f"without {switch.name}",
+                    min_seconds=length,
+                    min_steps=1,
+                    settle=switch.settle,
+                    enter=switch.on if on else nothing,
+                    leave=switch.off if on else nothing,
+                )

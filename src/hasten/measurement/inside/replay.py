@@ -1,0 +1,164 @@
+"""Batches for free, and the loader alone: two interventions on the input, inside the script's own loop.
+
+In: the batches that pass through `next(loader)`. Out: held batches handed out again, or the pace of a loader that
+nothing waits for. Refuses to change what the script does with a batch: epochs keep their length.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch.utils.data import DataLoader
+
+from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.session import Session
+
+MOST_BATCHES = 8
+MOST_BYTES = 2 << 30
+
+
+class Replay:
+    """Holds batches while off; hands them out in turn while on."""
+
+    def __init__(self, session: Session, patches: Patches) -> None:
+        self._session = session
+        self._held: dict[int, list[object]] = {}
+        self._bytes = 0
+        self._position = 0
+        self._on = False
+        self._copying = False
+        self._given: tuple[object, list[tuple[torch.Tensor, int]]] | None = None
+        self._iterators: dict[int, object] = {}
+        self._joined = 1
+        patches.wrap(DataLoader, "__iter__", self._keep_iterator)
+
+    def on(self) -> None:
+        """Hand out held batches from now on."""
+        self._on = True
+
+    def off(self) -> None:
+        """Let the loaders work again."""
+        self._on = False
+        self._joined = 1
+
+    def join(self, count: int) -> None:
+        """Hand out `count` held batches joined to one."""
+        self._on = True
+        self._joined = count
+
+    def to_device(self, device: str) -> None:
+        """Move the held batches, so that the script's own copies find nothing to do."""
+        self._held = {n: [_map(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
+
+    def on_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
+        """Fetch a batch, or hand out a held one."""
+        number = self._session.loaders.number(iterator)
+        held = self._held.setdefault(number, [])
+        if not self._on or not held:
+            batch = fetch()
+            self._hold(held, batch)
+            return batch
+        self._session.loaders.raise_at_end(number, self._joined)
+        self._watch_for_changes()
+        self._position += 1
+        if self._joined > 1:
+            picked = [held[(self._position + i) % len(held)] for i in range(self._joined)]
+            return _join(picked)
+        batch = held[self._position % len(held)]
+        if self._copying:
+            return copy.deepcopy(batch)
+        self._given = batch, [(t, t._version) for t in tensors_in(batch)]  # pyright: ignore[reportPrivateUsage]
+        return batch
+
+    def _hold(self, held: list[object], batch: object) -> None:
+        if len(held) >= MOST_BATCHES or self._bytes > MOST_BYTES:
+            return
+        self._bytes += sum(t.nbytes for t in tensors_in(batch))
+        # The script may change what it was given, so what is held is a copy.
+        held.append(copy.deepcopy(batch))
+
+    def _watch_for_changes(self) -> None:
+        """A script that works in place on its batches must not get the same memory twice."""
+        if self._given is None:
+            return
+        batch, versions = self._given
+        self._given = None
+        if any(t._version != version for t, version in versions):  # pyright: ignore[reportPrivateUsage]
+            self._copying = True
+            for held in self._held.values():
+                held[:] = [b for b in held if b is not batch] or held
+
+    def _keep_iterator(self, original: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(original)
+        def __iter__(loader: DataLoader[object]) -> object:
+            kept = self._iterators.get(id(loader))
+            if self._on and kept is not None:
+                # Batches for free means workers for free.
+                self._session.loader_starts(loader, kept, perf_counter())
+                return kept
+            iterator = self._iterators[id(loader)] = original(loader)
+            return iterator
+
+        return __iter__
+
+
+def drain(session: Session, *, seconds: float) -> dict[str, object]:
+    """Run the busiest loader with no model; seconds between its batches once its queue is empty.
+
+    Call at the end of a step. The script does not go on afterwards.
+    """
+    loader = session.loaders.busiest()
+    if loader is None:
+        return {"note": "no loader to drain"}
+    skip = loader.num_workers * ((loader.prefetch_factor or 0) + 1)
+    times: list[float] = []
+    end = perf_counter() + seconds
+    while perf_counter() < end and len(times) < 2000:
+        iterator = iter(loader)
+        count = 0
+        last = perf_counter()
+        while perf_counter() < end:
+            try:
+                next(iterator)
+            except StopIteration:
+                break
+            now = perf_counter()
+            if count >= skip:
+                times.append(now - last)
+            count, last = count + 1, now
+        if count <= skip:
+            # Epochs too short to empty the queue: count the whole epoch, worker start included.
+            return {"note": "epochs too short to drain"}
+    return {"seconds": times}
+
+
+def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    if isinstance(batch, torch.Tensor):
+        return move(batch)
+    if isinstance(batch, dict):
+        return type(batch)({k: _map(v, move) for k, v in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_map(v, move) for v in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_map(v, move) for v in batch)
+    return batch
+
+
+def _join(batches: list[object]) -> object:
+    first = batches[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(batches) if first.dim() else first  # type: ignore[arg-type]
+    if isinstance(first, dict):
+        return type(first)({k: _join([b[k] for b in batches]) for k in first})  # type: ignore[index]
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(_join(list(parts)) for parts in zip(*batches)))  # type: ignore[call-overload]
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], str):
+        return type(first)(item for b in batches for item in b)  # type: ignore[union-attr]
+    if isinstance(first, (list, tuple)):
+        return type(first)(_join(list(parts)) for parts in zip(*batches))  # type: ignore[call-overload]
+    return first

@@ -1,0 +1,92 @@
+"""Which program a measured process follows, as the parent's spec says.
+
+In: the spec, a dictionary of the run's folder. Out: a program for the session. Refuses to choose: the parent chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hasten.measurement.inside import facts, replay, switches
+from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.programs import JOINED, Program, Segment, alternate, measure, plain
+from hasten.measurement.inside.session import Session
+
+
+def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -> Program:
+    """The program that the spec asks for."""
+    seconds = float(spec["seconds"])  # type: ignore[arg-type]
+    if spec["mode"] == "measure":
+        steps = spec.get("steps")
+        counter = facts.OperatorCount()
+        count = Segment(
+            label="count",
+            min_seconds=0.0,
+            min_steps=1,
+            enter=lambda: _count(session, counter),
+            leave=lambda: _counted(session, counter),
+        )
+        return measure(
+            session.history,
+            num_steps=int(steps) if steps else None,
+            seconds=seconds,
+            last=count,  # type: ignore[arg-type]
+        )
+    if spec["mode"] == "plain":
+        return plain(seconds=seconds)
+    return _interventions(spec, session, patches, seconds)
+
+
+def _count(session: Session, counter: facts.OperatorCount) -> None:
+    # A dispatch mode inside a compiled step would have it traced again.
+    if session.roots is not None and not session.roots.compiled:
+        counter.__enter__()
+        session.extra["counting"] = True
+
+
+def _counted(session: Session, counter: facts.OperatorCount) -> None:
+    if session.extra.pop("counting", False):
+        counter.__exit__(None, None, None)
+        session.extra["num_operators"] = counter.num_operators
+        session.extra["num_flops"] = counter.num_flops
+
+
+def _interventions(spec: Mapping[str, object], session: Session, patches: Patches, seconds: float) -> Program:
+    names = [str(name) for name in spec.get("switches", [])]  # type: ignore[union-attr]
+    player = replay.Replay(session, patches)
+    session.on_batch = player.on_batch
+
+    def program() -> Program:
+        yield from alternate([switches.make(name, session) for name in names], seconds=seconds)
+        if spec.get("replay"):
+            for label, enter in (
+                ("without replay", player.off),
+                ("replay", player.on),
+                ("device replay", lambda: (player.to_device("cuda"), player.on())),
+            ):
+                if label.startswith("device") and not spec.get("device_replay"):
+                    continue
+                for index in range(6):
+                    yield Segment(
+                        label=label,
+                        min_seconds=seconds / 6,
+                        min_steps=1,
+                        # The workers fill their queue behind the first replayed batches.
+                        settle=(0 if label == "without replay" else 2) if index == 0 else 0,
+                        enter=enter,
+                    )
+        if spec.get("join"):
+            for index in range(4):
+                yield Segment(
+                    label="join",
+                    min_seconds=seconds / 4,
+                    min_steps=1,
+                    settle=1 if index == 0 else 0,
+                    enter=lambda: player.join(JOINED),
+                )
+            player.off()
+        if spec.get("drain"):
+            player.off()
+            session.extra["drain"] = replay.drain(session, seconds=seconds)
+
+    return program()

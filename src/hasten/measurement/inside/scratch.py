@@ -1,0 +1,124 @@
+"""Keep a measured run from writing checkpoints and from logging to trackers, while the cost of both stays real.
+
+In: the saving functions of torch and the frameworks. Out: `checkpoint` spans; the files lie in a scratch folder that
+the parent removes. Refuses to touch anything but savers: what else a script writes is its own affair.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from hasten.measurement.inside.hooks import spanned
+from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.patches import Patches
+
+Function = Callable[..., object]
+
+
+def install(folder: Path, marks: Marks, patches: Patches) -> None:
+    """Redirect what is saved from now on."""
+    moved: dict[str, str] = {}
+
+    def target(path: object) -> object:
+        if not isinstance(path, (str, os.PathLike)):
+            return path
+        name = os.path.abspath(os.fspath(path))
+        if name not in moved:
+            folder.mkdir(parents=True, exist_ok=True)
+            moved[name] = os.fspath(folder / f"{os.getpid()}-{len(moved)}-{Path(name).name}")
+        return moved[name]
+
+    def saving(function: Function, position: int, keyword: str) -> Function:
+        return spanned(marks, "checkpoint", _redirected(function, position, keyword, target), always=True)
+
+    def loading(original: Function) -> Function:
+        @functools.wraps(original)
+        def load(f: object, *arguments: object, **settings: object) -> object:
+            # A script may load at once what it has just saved.
+            if isinstance(f, (str, os.PathLike)):
+                f = moved.get(os.path.abspath(os.fspath(f)), f)
+            return original(f, *arguments, **settings)
+
+        return load
+
+    patches.wrap(torch, "save", lambda f: saving(f, 1, "f"))
+    patches.wrap(torch, "load", loading)
+
+    def safetensors(module: ModuleType) -> None:
+        patches.wrap(module, "save_file", lambda f: saving(f, 1, "filename"))
+        patches.wrap(module, "save_model", lambda f: saving(f, 1, "filename"))
+
+    patches.after_import("safetensors.torch", safetensors)
+    _redirect_frameworks(folder, marks, patches, target)
+
+
+def _redirected(function: Function, position: int, keyword: str, target: Callable[[object], object]) -> Function:
+    @functools.wraps(function)
+    def save(*arguments: object, **settings: object) -> object:
+        if keyword in settings:
+            settings[keyword] = target(settings[keyword])
+        elif len(arguments) > position:
+            arguments = (*arguments[:position], target(arguments[position]), *arguments[position + 1 :])
+        return function(*arguments, **settings)
+
+    return save
+
+
+def _redirect_frameworks(folder: Path, marks: Marks, patches: Patches, target: Callable[[object], object]) -> None:
+    def lightning(module: ModuleType) -> None:
+        def make(original: Function) -> Function:
+            moved = _redirected(original, 1, "filepath", target)
+            return spanned(marks, "checkpoint", moved, always=True)
+
+        patches.wrap(module.Trainer, "save_checkpoint", make)
+
+    for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"):
+        patches.after_import(name, lightning)
+
+    def hugging_face(module: ModuleType) -> None:
+        def make(original: Function) -> Function:
+            @functools.wraps(original)
+            def save(self: object, *arguments: object, **settings: object) -> object:
+                options = self.args  # type: ignore[attr-defined]
+                before = options.output_dir
+                options.output_dir = os.fspath(folder / f"trainer-{os.getpid()}")
+                try:
+                    return original(self, *arguments, **settings)
+                finally:
+                    options.output_dir = before
+
+            return spanned(marks, "checkpoint", save, always=True)
+
+        patches.wrap(module.Trainer, "_save_checkpoint", make)
+        patches.wrap(module.Trainer, "save_model", make)
+
+    patches.after_import("transformers.trainer", hugging_face)
+
+    def accelerate(module: ModuleType) -> None:
+        def make(original: Function) -> Function:
+            moved = _redirected(original, 1, "output_dir", target)
+            return spanned(marks, "checkpoint", moved, always=True)
+
+        patches.wrap(module.Accelerator, "save_state", make)
+
+    patches.after_import("accelerate.accelerator", accelerate)
+
+    def board(module: ModuleType) -> None:
+        def make(original: Function) -> Function:
+            @functools.wraps(original)
+            def start(self: object, log_dir: object = None, *arguments: object, **settings: object) -> object:
+                return original(self, os.fspath(folder / "board"), *arguments, **settings)
+
+            return start
+
+        patches.wrap(module.SummaryWriter, "__init__", make)
+
+    for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+        patches.after_import(name, board)
+    patches.after_import("mlflow", lambda module: module.set_tracking_uri(f"file://{os.fspath(folder / 'mlflow')}"))

@@ -1,0 +1,289 @@
+"""One process that trains, from its first step to the end of its window.
+
+In: what the hooks see, and a program of segments. Out: the raw record of this process, a JSON file in the run's
+folder. Refuses to fold spans into phases (that is the parent's work) and to print.
+
+A step ends when the key optimizer's step ends; where a script has no optimizer object, when a backward ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter
+from weakref import WeakValueDictionary
+
+import torch
+from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader
+
+from hasten.measurement.inside.loaders import Loaders
+from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks
+from hasten.measurement.inside.programs import History, Program, Segment
+from hasten.measurement.inside.roots import Roots
+from hasten.measurement.inside.sampler import LineSampler
+
+WARM_STEPS = 3
+WARM_SECONDS = 1.0
+LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
+STATUS_PERIOD = 0.3
+
+
+class Session:
+    """Listens to the hooks of one process."""
+
+    def __init__(self, folder: Path, *, history: History, marks: Marks) -> None:
+        self.folder = folder
+        self.marks = marks
+        self.loaders = Loaders(marks)
+        self.history = history
+        self.optimizers: WeakValueDictionary[int, Optimizer] = WeakValueDictionary()
+        self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, settled
+        self.started_at: float | None = None  # when the warm-up ended
+        self.first_step_at: float | None = None
+        self.roots: Roots | None = None
+        self.sampler = LineSampler(get_ident(), marks.phase)
+        self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
+        self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
+        self.last_batch: object = None
+        self.closing = False
+        self.extra: dict[str, object] = {}  # what segments found out
+        self._program: Program = iter(())
+        self._segment: Segment | None = None
+        self._segment_start = 0.0
+        self._segment_steps = 0
+        self._key: int | None = None  # the optimizer whose step ends a step
+        self._num_backwards = 0
+        self._by_backward = False
+        self._status_at = 0.0
+        self._state = "imported"
+        self._rearm = 0
+        self._tell(force=True)
+
+    def follow(self, program: Program) -> None:
+        """Set what to do once the warm-up is over."""
+        self._program = program
+
+    # ------------------------------------------------------------------------------------------- the hooks
+
+    def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
+        """`iter(loader)` has returned."""
+        if self.loaders.starts(loader, iterator) and self.roots is not None and self.started_at is not None:
+            # A loader never seen before may feed a model never seen before.
+            self.roots.discover()
+            self._rearm = 2
+        self.marks.add("iter", start, self.loaders.number(iterator))
+        self.marks.remember_place("data_wait", 2)
+        self._tell(state="loading")
+
+    def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
+        """Fetch a batch, timed."""
+        number = self.loaders.number(iterator)
+        ready = self.loaders.ready(iterator)
+        self.marks.open.append("data_wait")
+        start = self.marks.now()
+        ended = True
+        try:
+            with self.loaders.fetching(number):
+                batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
+            ended = False
+        finally:
+            self.marks.open.pop()
+            if ended:
+                self.marks.add("next", start, [number, None, ready])
+        self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
+        self.last_batch = batch
+        return batch
+
+    def backward_ends(self) -> None:
+        """An outermost backward has ended."""
+        self._num_backwards += 1
+        self.marks.between = BETWEEN
+        if self._key is None and self._num_backwards >= 8:
+            self._by_backward = True
+        if self._by_backward:
+            self.marks.add("step", self.marks.now())
+            self._boundary()
+
+    def optimizer_steps(self, optimizer: Optimizer) -> None:
+        """An optimizer step has ended."""
+        self.optimizers[id(optimizer)] = optimizer
+        if self._key is None or self._key not in self.optimizers:
+            self._key = id(optimizer)
+            self._by_backward = False
+        if id(optimizer) == self._key and "optimizer" not in self.marks.open:
+            self._boundary()
+
+    # --------------------------------------------------------------------------------------------- the steps
+
+    def _boundary(self) -> None:
+        now = self.marks.now()
+        self.marks.between = BETWEEN
+        if self.first_step_at is None:
+            self.first_step_at = now
+            self._tell(force=True, state="warming up")
+        if self.started_at is None:
+            self._warm_up(now)
+            return
+        segment = self._segment
+        assert segment is not None
+        self._segment_steps += 1
+        self.history.num_steps += 1
+        counted = self._segment_steps > segment.settle
+        self.bounds.append((now, segment.label, counted))
+        if self._segment_steps == segment.settle:
+            self._segment_start = now
+        if self._rearm:
+            self._rearm -= 1
+            if not self._rearm and self.roots is not None:
+                self.roots.settle(self.parameters())
+        taken = self._segment_steps - segment.settle
+        elapsed = now - self._segment_start
+        if (
+            taken >= 1
+            and elapsed >= segment.min_seconds
+            and (taken >= segment.min_steps or elapsed >= 4 * segment.min_seconds)
+        ):
+            self._turn(now, taken)
+        self._tell()
+
+    def _warm_up(self, now: float) -> None:
+        assert self.first_step_at is not None
+        self.bounds.append((now, "warm-up", False))
+        elapsed = now - self.first_step_at
+        done = len(self.bounds)
+        if done == 1 and self.roots is not None:
+            self.roots.settle(self.parameters())
+        if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
+            self.started_at = now
+            self.loaders.begin()
+            self._turn(now, 0)
+
+    def _turn(self, now: float, taken: int) -> None:
+        """End the segment and begin the program's next one."""
+        ended = self._segment
+        if ended is not None:
+            mean = (now - self._segment_start) / max(1, taken)
+            self.history.seconds.setdefault(ended.label, []).append(mean)
+            ended.leave()
+        self.history.measuring = now - (self.started_at or now)
+        mean = self.history.measuring / max(1, self.history.num_steps)
+        self.history.epoch_left, self.history.epochs_seen = self.loaders.epoch_left(mean)
+        segment = next(self._program, None) if len(self.marks.spans) < MOST_SPANS else None
+        if segment is None:
+            self.finish("hasten")
+            return
+        segment.enter()
+        self._segment, self._segment_steps = segment, 0
+        self.marks.full = segment.full
+        self.sampler.running(segment.full)
+        # The turn itself is no part of a step.
+        self._segment_start = self.marks.now()
+        self.bounds.append((self._segment_start, "turn", False))
+
+    def parameters(self) -> list[torch.Tensor]:
+        """What the optimizers seen so far update."""
+        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def finish(self, ended_by: str) -> None:
+        """Write the raw record; then leave at once, unless the script is ending by itself."""
+        if self.closing:
+            return
+        self.closing = True
+        self.marks.full = False
+        self.sampler.running(False)
+        self.sampler.end()
+        raw = self.raw(ended_by)
+        try:
+            raw.update(self.on_finish(self))
+        except Exception as error:
+            raw["trouble"] = repr(error)
+        path = self.folder / f"raw-{os.getpid()}.json"
+        scratch = path.with_suffix(".part")
+        scratch.write_text(json.dumps(raw), encoding="utf-8")
+        scratch.replace(path)
+        self._tell(force=True, state="done")
+        if ended_by == "hasten":
+            leave()
+
+    def end_with_script(self) -> None:
+        """The process is ending by itself: keep what was seen, if it trained."""
+        if self.bounds or self._num_backwards:
+            self.finish("script")
+
+    def forked(self) -> None:
+        """This is a forked child now: it starts anew, and is told apart by its own steps."""
+        self.marks.spans.clear()
+        self.marks.open.clear()
+        self.marks.thread = get_ident()
+        self.marks.full = False
+        self.bounds.clear()
+        self.sampler = LineSampler(get_ident(), self.marks.phase)
+        self.started_at = self.first_step_at = None
+        self._segment, self._key, self._by_backward = None, None, False
+        self.closing, self._state, self._num_backwards = False, "imported", 0
+
+    def raw(self, ended_by: str) -> dict[str, object]:
+        """All that this process has seen, as JSON values."""
+        marks = self.marks
+        return {
+            "pid": os.getpid(),
+            "rank": int(os.environ.get("RANK", "0") or 0),
+            "ended_by": ended_by,
+            "boundary": "backward" if self._by_backward else "optimizer",
+            "key": self._key,
+            "started_at": self.started_at,
+            "first_step_at": self.first_step_at,
+            "bounds": self.bounds,
+            "spans": marks.spans,
+            "places": [list(place) for place in marks.places],
+            "first_place": marks.first_place,
+            "lines": [
+                [list(place) if place else None, phase, seconds]
+                for (place, phase), seconds in self.sampler.seconds.items()
+            ],
+            "loaders": self.loaders.raw(),
+            "segments": self.history.seconds,
+            "extra": self.extra,
+        }
+
+    def _tell(self, *, force: bool = False, state: str | None = None) -> None:
+        """Leave a line for the parent, at most every STATUS_PERIOD."""
+        now = perf_counter()
+        force = force or (state is not None and state != self._state and self._state == "imported")
+        if state is not None and (self._state != "done"):
+            self._state = state if self.started_at is None or state == "done" else "measuring"
+        if not force and now - self._status_at < STATUS_PERIOD:
+            return
+        self._status_at = now
+        state = "measuring" if self.started_at is not None and self._state != "done" else self._state
+        label = self._segment.label if self._segment is not None else ""
+        line = json.dumps([state, self.history.num_steps, self.history.measuring, self._num_backwards, label])
+        with contextlib.suppress(OSError):
+            (self.folder / f"status-{os.getpid()}").write_text(line, encoding="utf-8")
+
+
+def leave() -> None:
+    """End this process and its children without running what comes after the training loop."""
+    import multiprocessing
+
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + 2.0
+    for child in children:
+        child.join(timeout=max(0.05, deadline - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)

@@ -1,0 +1,235 @@
+"""Inside the loader's workers, and in the main process where there are none: what making a batch costs.
+
+In: fetches of torch's own fetchers. Out: one JSON line a timed batch, in `stages-<pid>.jsonl` of the run's folder.
+Refuses to alter what is fetched: the dataset is handed through, never called on our account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter
+
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import fetch as torch_fetch
+
+from hasten.measurement.inside import libraries
+from hasten.measurement.inside.patches import Patches, warn
+from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.sampler import LineSampler
+from hasten.measurement.inside.stages import Function, Key, clock
+
+MOST_SAMPLES = 64  # sample times kept of a batch
+_serving: tuple[int | None, bool] = (None, False)
+
+
+def serve(loader: int | None, timed: bool) -> None:
+    """Tell which loader the main process fetches for now, and whether to time it."""
+    global _serving
+    _serving = (loader, timed)
+
+
+def install(folder: Path, patches: Patches) -> None:
+    """Time what torch's fetchers do from now on, in this process and in those forked from it."""
+    recorder = _Recorder(folder)
+    for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):  # pyright: ignore[reportPrivateUsage]
+        patches.wrap(kind, "fetch", functools.partial(_timed_fetch, recorder))
+    libraries.install(patches)
+
+
+def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
+    @functools.wraps(original)
+    def fetch(self: object, index: object) -> object:
+        if clock.thread is not None or not recorder.wanted():
+            return original(self, index)
+        return recorder.fetch(self, original, index)
+
+    return fetch
+
+
+class _Recorder:
+    """Times batches in one process and writes their lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pid = 0
+        self._file = -1
+        self._count = 0
+        self._sample_cost = 0.0  # mean seconds of a sample, in the batch before
+        self._samples: list[float] = []
+        self._sample_bytes = 0
+        self._held: dict[int, int] = {}
+        self._lines: LineSampler | None = None
+
+    def wanted(self) -> bool:
+        """Whether to time the next batch. Cheap samples are timed in few batches, for timing costs microseconds."""
+        if self._pid != os.getpid():
+            self._start_in_this_process()
+        if get_worker_info() is None:
+            return _serving[1]
+        self._count += 1
+        every = 1 if self._sample_cost > 5e-3 else 4 if self._sample_cost > 2e-4 else 8
+        return self._count % every == 1 or every == 1
+
+    def _start_in_this_process(self) -> None:
+        # A forked worker starts anew: the parent's file and thread are not its own.
+        self._pid, self._file, self._count, self._lines = os.getpid(), -1, 0, None
+
+    def fetch(self, fetcher: object, original: Function, index: object) -> object:
+        """Fetch a batch with its stages timed."""
+        self._samples, self._sample_bytes = [], 0
+        lines = self._line_sampler()
+        start = perf_counter()
+        clock.begin()
+        try:
+            if lines is not None:
+                lines.running(True)
+            with self._watching(fetcher):
+                clock.push("getitem")
+                try:
+                    batch = original(fetcher, index)
+                finally:
+                    clock.pop(("getitem", ""))
+        finally:
+            totals = clock.end()
+            if lines is not None:
+                lines.running(False)
+        end = perf_counter()
+        try:
+            self._write(fetcher, start, end, totals, batch)
+        except Exception as error:
+            warn(f"a worker's times are lost ({error!r})")
+        return batch
+
+    @contextlib.contextmanager
+    def _watching(self, fetcher: object) -> Iterator[None]:
+        space = fetcher.__dict__
+        before = {name: space[name] for name in ("dataset", "dataset_iter", "collate_fn") if name in space}
+        collate = before["collate_fn"]
+        space["collate_fn"] = clock.timed(collate, "collate", "")
+        if "dataset_iter" in before:
+            space["dataset_iter"] = _WatchedStream(before["dataset_iter"], self)
+        else:
+            whole = getattr(before["dataset"], "__getitems__", None)
+            space["dataset"] = (_WatchedWhole if whole else _Watched)(before["dataset"], self)
+        try:
+            yield
+        finally:
+            space.update(before)
+
+    def sample(self, seconds: float, sample: object) -> None:
+        """Note one sample's time, and the size of the batch's first."""
+        if not self._samples:
+            self._sample_bytes = sum(t.nbytes for t in tensors_in(sample, most=8))
+        self._samples.append(seconds)
+
+    def _line_sampler(self) -> LineSampler | None:
+        # In the main process the session's own sampler sees these lines already.
+        if get_worker_info() is None:
+            return None
+        if self._lines is None:
+            self._lines = LineSampler(get_ident(), lambda: "data_wait")
+        return self._lines
+
+    def _write(self, fetcher: object, start: float, end: float, totals: dict[Key, object], batch: object) -> None:
+        samples = self._samples
+        number = len(samples) or _first_length(batch)
+        self._sample_cost = (end - start) / max(1, number)
+        line: dict[str, object] = {
+            "loader": _serving[0],
+            "start": start,
+            "end": end,
+            "samples": number,
+            "seconds": [round(s, 7) for s in samples[:: max(1, len(samples) // MOST_SAMPLES)]][:MOST_SAMPLES],
+            "stages": [
+                [*key, t.calls, t.seconds, t.cpu, t.num_bytes]  # type: ignore[attr-defined]
+                for key, t in totals.items()
+            ],
+            "held": self._held_bytes(fetcher),
+            "sample_bytes": self._sample_bytes,
+            "files": libraries.take_files(),
+        }
+        if self._lines is not None:
+            line["lines"] = [[list(p) if p else None, s] for (p, _), s in self._lines.seconds.items()]
+            self._lines.seconds.clear()
+        if self._file < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._file = os.open(self._folder / f"stages-{os.getpid()}.jsonl", flags, 0o644)
+        os.write(self._file, (json.dumps(line) + "\n").encode())
+
+    def _held_bytes(self, fetcher: object) -> int:
+        """Bytes of the tensors and arrays that the dataset itself holds."""
+        dataset = getattr(fetcher, "dataset", None)
+        known = self._held.get(id(dataset))
+        if known is None:
+            known = self._held[id(dataset)] = held_bytes(dataset)
+        return known
+
+
+def held_bytes(dataset: object, *, depth: int = 4) -> int:
+    """Bytes of tensors and arrays in a dataset's attributes, and in those of the datasets it wraps."""
+    total = 0
+    for value in list(getattr(dataset, "__dict__", {}).values()):
+        items = value if isinstance(value, (list, tuple)) and len(value) <= 16 else (value,)
+        for item in items:
+            if isinstance(item, torch.Tensor) or type(item).__module__ == "numpy":
+                total += int(getattr(item, "nbytes", 0))
+            elif depth and isinstance(item, torch.utils.data.Dataset):
+                total += held_bytes(item, depth=depth - 1)
+        if isinstance(value, list) and len(value) > 16:
+            first = value[0]
+            if isinstance(first, torch.Tensor) or type(first).__module__ == "numpy":
+                total += len(value) * int(getattr(first, "nbytes", 0))
+    return total
+
+
+def _first_length(batch: object) -> int:
+    first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
+    return int(first.shape[0]) if first is not None else 1
+
+
+class _Watched:
+    """A dataset seen through a stopwatch, for the length of one fetch."""
+
+    def __init__(self, dataset: object, recorder: _Recorder) -> None:
+        self._dataset = dataset
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __getitem__(self, index: object) -> object:
+        start = perf_counter()
+        sample = self._dataset[index]  # type: ignore[index]
+        self._recorder.sample(perf_counter() - start, sample)
+        return sample
+
+
+class _WatchedWhole(_Watched):
+    """The same for a dataset that hands out whole batches."""
+
+    def __getitems__(self, indices: object) -> object:
+        return self._dataset.__getitems__(indices)  # type: ignore[attr-defined]
+
+
+class _WatchedStream:
+    """An iterable dataset's iterator seen through a stopwatch, for the length of one fetch."""
+
+    def __init__(self, stream: Iterator[object], recorder: _Recorder) -> None:
+        self._stream = stream
+        self._recorder = recorder
+
+    def __iter__(self) -> _WatchedStream:
+        return self
+
+    def __next__(self) -> object:
+        start = perf_counter()
+        sample = next(self._stream)
+        self._recorder.sample(perf_counter() - start, sample)
+        return sample

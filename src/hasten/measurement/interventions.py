@@ -1,0 +1,241 @@
+"""Which further short runs would confirm a cause, and what each of them said.
+
+In: the first run's facts and steps. Out: launches to make, and Interventions. Refuses to conclude: an intervention
+is tried when the run gives it a chance, and its ratio is told whatever it is.
+
+Two kinds. Switches alternate with the plain step inside one process (A B B A), so that the machine's drift falls on
+both. What must be in place before the script begins is a launch of its own, beside a plain one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hasten.measurement.inside.programs import JOINED
+from hasten.measurement.recorder import Recorded, segment_means
+from hasten.records import Facts, Interval, Intervention, LoaderFacts, Machine
+from hasten.stats import ratio_interval, scaled
+
+WORTH = 0.05  # share of the step below which a cause is not pursued
+FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+KEEP_MEMORY = {  # glibc: never give memory back to the system
+    "MALLOC_MMAP_THRESHOLD_": "17179869184",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+
+
+@dataclass(kw_only=True)
+class Further:
+    """One further launch."""
+
+    name: str
+    mode: str  # "interventions" or "plain"
+    spec: dict[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Shares:
+    """Mean seconds of the measured steps by phase, as far as choosing needs them."""
+
+    step: float
+    regular: float
+    phases: Mapping[str, float]
+    faults: float | None  # minor page faults a step of the whole tree
+    others_cpu: float
+
+    def of(self, *phases: str) -> float:
+        """Share of these phases in the step."""
+        return sum(self.phases.get(p, 0.0) for p in phases) / self.step if self.step else 0.0
+
+
+def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
+    """The further launches that this run gives a chance of telling something."""
+    train = next((x for x in facts.loaders if x.role == "train"), None)
+    inside: dict[str, object] = {
+        "switches": _switches(facts, shares, machine, train),
+        "replay": train is not None,
+        "device_replay": train is not None and facts.device == "cuda",
+        "join": train is not None and shares.regular < 0.25,
+        "drain": train is not None and shares.of("data_wait") >= WORTH,
+    }
+    chosen: list[Further] = []
+    if any(inside.values()):
+        chosen.append(Further(name="interventions", mode="interventions", spec=inside))
+    if train is not None:
+        chosen += _loader_launches(train, shares, machine)
+    if facts.profiler:
+        chosen.append(_plain("profiler_on", ["no_profiler"]))
+    if facts.validation_grad and shares.of("validation") >= WORTH:
+        chosen.append(_plain("validation_gradients", ["no_validation_grad"]))
+    if facts.device == "cpu" and machine.system.startswith("Linux"):
+        if shares.faults is not None and shares.faults * FAULT_SECONDS >= WORTH * shares.regular:
+            chosen.append(Further(name="page_faults", mode="plain", environment=KEEP_MEMORY, settings=KEEP_MEMORY))
+        if facts.num_threads > 1 and (shares.others_cpu > 0.3 or (train is not None and train.num_workers)):
+            passive = {"OMP_WAIT_POLICY": "PASSIVE"}
+            chosen.append(Further(name="passive_waiting", mode="plain", environment=passive, settings=passive))
+    return chosen
+
+
+def _plain(name: str, install: list[str], **settings: str) -> Further:
+    return Further(name=name, mode="plain", spec={"install": install}, settings=settings)
+
+
+def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts | None) -> list[str]:
+    on_cpu = facts.device == "cpu"
+    compiled = any(m.compiled for m in facts.models)
+    compute = shares.of("forward", "loss", "backward")
+    names: list[str] = []
+    if facts.anomaly_detection:
+        names.append("anomaly_detection")
+    if facts.zero_grad_in_place:
+        names.append("zero_grad_in_place")
+    if shares.of("optimizer") >= WORTH and any(o.name in FUSED and not o.fused for o in facts.optimizers):
+        names.append("unfused_optimizer")
+    if on_cpu and compute >= 0.2:
+        names.append("denormals")
+    float32 = any("float32" in m.dtypes for m in facts.models)
+    double = any("float64" in m.dtypes for m in facts.models)
+    if compute >= 0.2 and float32 and not double and not facts.autocast and not compiled:
+        if on_cpu and {"amx_bf16", "avx512_bf16"} & set(machine.cpu_features):
+            names.append("full_precision")
+        if not on_cpu:
+            names += ["full_precision", *([] if facts.tf32 else ["tf32"])]
+    convolutions = any(m.num_convolutions and not m.channels_last for m in facts.models)
+    if compute >= 0.2 and convolutions and not compiled:
+        names.append("channels_first")
+    if facts.device == "cuda" and any(m.num_convolutions for m in facts.models):
+        varying = (facts.num_input_shapes or 1) > 8
+        if bool(facts.cudnn_benchmark) == varying:
+            names.append("cudnn_autotune=" + ("off" if varying else "on"))
+    busy = train.num_workers if train is not None else 0
+    if on_cpu and facts.num_threads > 1 and (busy or shares.others_cpu > 0.5):
+        free = machine.num_cores - min(busy, machine.num_cores - 1)
+        names.append(f"thread_contention={max(1, int(free))}")
+    return names
+
+
+def _loader_launches(train: LoaderFacts, shares: Shares, machine: Machine) -> list[Further]:
+    cores = max(1, int(machine.num_cores))
+    chosen: list[Further] = []
+    waits = shares.of("data_wait") >= WORTH
+    forks = train.num_workers > 0 or train.start_method == "fork"
+    if train.num_workers > cores:
+        number = str(cores)
+        chosen.append(_plain("too_many_workers", [f"num_workers={number}"], num_workers=number))
+    elif waits and forks and not train.in_memory:
+        number = str(_more_workers(train, shares, cores))
+        if int(number) > train.num_workers:
+            chosen.append(_plain("too_few_workers", [f"num_workers={number}"], num_workers=number))
+    if waits and train.num_workers and _uneven(train) and (train.prefetch_factor or 2) < 16:
+        chosen.append(_plain("shallow_prefetch", ["prefetch_factor=16"], prefetch_factor="16"))
+    if train.num_workers and not train.persistent_workers and shares.of("epoch_start") >= WORTH:
+        chosen.append(_plain("worker_startup", ["persistent_workers"], persistent_workers="True"))
+    return chosen
+
+
+def _more_workers(train: LoaderFacts, shares: Shares, cores: int) -> int:
+    """As many workers as hide the loader's work behind the rest of the step; beyond the cores only if they wait."""
+    wall = sum(s.seconds for s in train.stages)
+    cpu = sum(s.cpu_seconds for s in train.stages)
+    work = statistics.fmean(train.batch_work_seconds) if train.batch_work_seconds else 0.0
+    rest = max(1e-4, shares.regular - shares.phases.get("data_wait", 0.0))
+    needed = max(1, round(work / rest + 0.5))
+    waiting = wall > 0 and cpu < 0.5 * wall
+    return min(needed, 8 * cores) if waiting else min(max(needed, 2), cores)
+
+
+def _uneven(train: LoaderFacts) -> bool:
+    samples = train.sample_seconds
+    if len(samples) < 20:
+        return False
+    work = train.batch_work_seconds
+    spread = statistics.stdev(work) / statistics.fmean(work) if len(work) > 4 else 0.0
+    return spread > 0.3 or max(samples) > 5 * statistics.median(samples)
+
+
+def read_switches(recorded: Recorded) -> list[Intervention]:
+    """What the alternating run said of each switch, of replay and of the loader alone."""
+    labels = dict.fromkeys(s.label for s in recorded.steps)
+    found = [
+        _compared(name, recorded, candidate=name, baseline=f"without {name}")
+        for name in labels
+        if f"without {name}" in labels
+    ]
+    if "device replay" in labels:
+        found.append(_compared("device replay", recorded, candidate="device replay", baseline="without replay"))
+    if "join" in labels and "replay" in labels:
+        joined = _compared("join", recorded, candidate="join", baseline="replay")
+        ratio = joined.ratio
+        if ratio is not None:
+            # A sample's share: the joined step makes JOINED times as many.
+            per_sample = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: r / JOINED))
+            found.append(_with(joined, name="small_batch", ratio=per_sample, joined=str(JOINED)))
+    drained = recorded.raw.get("extra", {}).get("drain")
+    if drained is not None:
+        times: list[float] = drained.get("seconds", [])
+        found.append(
+            Intervention(
+                name="drain",
+                candidate_seconds=statistics.fmean(times) if times else None,
+                num_steps=len(times),
+                note=drained.get("note", ""),
+            )
+        )
+    return found
+
+
+def _with(of: Intervention, *, name: str, ratio: Interval, **settings: str) -> Intervention:
+    return Intervention(
+        name=name,
+        ratio=ratio,
+        baseline_seconds=of.baseline_seconds,
+        candidate_seconds=of.candidate_seconds,
+        num_steps=of.num_steps,
+        settings=settings,
+    )
+
+
+def _compared(name: str, recorded: Recorded, *, candidate: str, baseline: str) -> Intervention:
+    sides = [segment_means(recorded.steps, label) for label in (candidate, baseline)]
+    return compare(name, *sides, num_steps=sum(s.label == candidate and s.counted for s in recorded.steps))
+
+
+def compare(
+    name: str,
+    candidate: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    num_steps: int,
+    settings: Mapping[str, str] | None = None,
+) -> Intervention:
+    """An Intervention from the segment means of both sides."""
+    if not candidate or not baseline:
+        return Intervention(name=name, note="no step was measured", settings=dict(settings or {}))
+    return Intervention(
+        name=name,
+        ratio=Interval(*ratio_interval(candidate, baseline)),
+        baseline_seconds=statistics.median(baseline),
+        candidate_seconds=statistics.median(candidate),
+        num_steps=num_steps,
+        settings=dict(settings or {}),
+    )
+
+
+def validation_means(recorded: Recorded) -> list[float]:
+    """Seconds of a validation batch, for each stretch of validation."""
+    return [
+        step.phases["validation"] / step.num_validation_batches
+        for step in recorded.steps
+        if step.num_validation_batches and "validation" in step.phases
+    ]
+
+
+def epoch_start_means(recorded: Recorded) -> list[float]:
+    """Seconds of each epoch's start."""
+    return [step.phases["epoch_start"] for step in recorded.measured if step.num_epoch_starts]

@@ -1,0 +1,279 @@
+"""Start the user's own command in a fresh process, watch it, and read back what it recorded.
+
+In: the words of a command and a spec. Out: the raw records, the stage lines and the machine over time. Refuses to
+leave anything behind: whatever the command started is ended with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from hasten.errors import CommandError, DirectoryError, NoStepError
+from hasten.measurement.system.resources import ResourceSampler
+from hasten.records import ResourceSample
+
+FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
+
+# A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
+TRACKERS = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "DVCLIVE_TEST": "true",
+}
+
+ENTRY_POINT = """\
+import sys
+
+def install():
+    try:
+        import hasten
+    except ImportError:
+        sys.path.append({home!r})
+    from hasten.measurement.inside.child import install
+    install()
+"""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """How a launched command ended, and what it left."""
+
+    exit_code: int | None  # None: hasten ended it, its window being full
+    raws: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[list[Any]] = field(default_factory=list)
+    samples: list[ResourceSample] = field(default_factory=list)
+    started: float = 0.0  # perf_counter at the start
+    seconds: float = 0.0
+    sampler_cpu: float = 0.0  # seconds of CPU that watching took
+
+
+def command_words(words: Sequence[str], *, module: bool) -> list[str]:
+    """The command line to run: a script and a module under this Python, any other command as it is.
+
+    Raises CommandError when there is nothing of that name to run.
+    """
+    if not words:
+        raise CommandError("no script given; write for example `hasten diagnose train.py`")
+    if module:
+        return [sys.executable, "-m", *words]
+    first = Path(words[0])
+    if first.suffix == ".py":
+        if not first.is_file():
+            raise CommandError(f"no such script: {words[0]}; check the path and the working directory")
+        return [sys.executable, *words]
+    found = shutil.which(words[0])
+    if found is not None:
+        return [found, *words[1:]]
+    if first.is_dir():
+        raise CommandError(f"{words[0]} is a folder; name the script in it")
+    if first.is_file():
+        raise CommandError(f"{words[0]} is neither a Python script (.py) nor executable; try `python {words[0]}`")
+    raise CommandError(f"no such script or command: {words[0]}")
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder for a run's files. Raises DirectoryError when it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise DirectoryError(
+            f"cannot write to {folder} ({error.strerror}); run from a directory that you may write to"
+        ) from None
+    return folder
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    spec: Mapping[str, object],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    output: int | None = None,
+    patience: float = 60.0,
+    on_status: Callable[[list[object]], object] = lambda _: None,
+) -> Outcome:
+    """Run `command` until its windows are full or it ends by itself.
+
+    `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
+    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds, and
+    KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
+    """
+    make_folder(folder)
+    (folder / "spec.json").write_text(json.dumps(dict(spec)), encoding="utf-8")
+    started = time.perf_counter()
+    with _sigterm_as_interrupt():
+        process = subprocess.Popen(
+            command,
+            env=_environment(folder, environment or {}),
+            stdout=output,
+            stderr=output if spec.get("quiet") else None,
+        )
+        outcome = Outcome(exit_code=None, started=started)
+        sampler = ResourceSampler(process.pid, clock=lambda: time.perf_counter() - started)
+        try:
+            with sampler:
+                outcome.exit_code = _wait(process, folder, patience, on_status)
+        finally:
+            outcome.seconds = time.perf_counter() - started
+            _end_everything(process, sampler.seen, folder)
+            outcome.samples = list(sampler.samples)
+            outcome.sampler_cpu = sampler.cpu_seconds
+    outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
+    outcome.stages = list(_stage_lines(folder))
+    outcome.statuses = _statuses(folder)
+    return outcome
+
+
+def _environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    autoload = folder / "autoload"
+    information = autoload / "hasten_autoload-1.dist-info"
+    information.mkdir(parents=True, exist_ok=True)
+    home = os.fspath(Path(__file__).resolve().parents[2])
+    (autoload / "hasten_autoload.py").write_text(ENTRY_POINT.format(home=home), encoding="utf-8")
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hasten-autoload\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[torch.backends]\nhasten = hasten_autoload:install\n")
+    environment = {**os.environ, **TRACKERS, **extra}
+    path = [os.fspath(autoload.resolve()), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
+    return environment
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    patience: float,
+    on_status: Callable[[list[object]], object],
+) -> int | None:
+    """Wait for the windows to fill or the process to end; its exit code, or None when hasten ended it."""
+    started = time.monotonic()
+    full_at: float | None = None
+    while True:
+        code = process.poll()
+        statuses = _statuses(folder)
+        trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
+        done = [s for s in trained if s[0] == "done"]
+        if statuses:
+            on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
+        if code is not None:
+            ended_by_us = any(_ended_by_us(path) for path in folder.glob("raw-*.json"))
+            return None if ended_by_us and code == 0 else code
+        if done:
+            full_at = full_at or time.monotonic()
+            if len(done) == len(trained) or time.monotonic() - full_at > GRACE:
+                # Its own process has left by now, unless a launcher or a parent script waits for others.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.5)
+                return None
+        elif not trained and time.monotonic() - started > patience:
+            raise NoStepError(_no_step(statuses, patience))
+        time.sleep(0.05)
+
+
+def _ended_by_us(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8")).get("ended_by") == "hasten"
+    return False
+
+
+def _no_step(statuses: Sequence[Sequence[object]], patience: float) -> str:
+    waited = f"no optimizer step in {patience:.0f} s"
+    if not statuses:
+        return (
+            f"{waited}, and no process has finished `import torch`; is this a PyTorch script? "
+            "(hasten cannot see into `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
+        )
+    if any(s[3] for s in statuses):
+        return f"{waited}, though backward ran {max(s[3] for s in statuses)} times; raise --wait"  # type: ignore[type-var]
+    if any(s[0] == "loading" for s in statuses):
+        return f"{waited}, though a loader is being read; if the first step takes longer, raise --wait"
+    return f"{waited}; if the script prepares for longer, raise --wait; if it does not train, hasten cannot help"
+
+
+def _statuses(folder: Path) -> list[list[object]]:
+    found: list[list[object]] = []
+    for path in folder.glob("status-*"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:
+    for path in folder.glob("stages-*.jsonl"):
+        pid = int(path.stem.partition("-")[2])
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
+                yield {**json.loads(line), "pid": pid}
+
+
+def _end_everything(process: subprocess.Popen[bytes], seen: Collection[tuple[int, float]], folder: Path) -> None:
+    """End the process, its children, and whatever of them has lost its parent."""
+    left = [p for p in (_still(pid, born) for pid, born in seen) if p is not None]
+    left += [p for p in _marked(folder) if p not in left]
+    left = [p for p in left if p.pid != os.getpid()]
+    for victim in left:
+        with contextlib.suppress(psutil.Error):
+            victim.terminate()
+    _, alive = psutil.wait_procs(left, timeout=2.0)
+    for victim in alive:
+        with contextlib.suppress(psutil.Error):
+            victim.kill()
+    psutil.wait_procs(alive, timeout=2.0)
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _still(pid: int, born: float) -> psutil.Process | None:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def _marked(folder: Path) -> Iterator[psutil.Process]:
+    name = os.fspath(folder.resolve())
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(FOLDER_VARIABLE) == name:
+                yield process
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Being told to end is like Ctrl-C: what was started must not outlive us."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

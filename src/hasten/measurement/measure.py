@@ -1,0 +1,310 @@
+"""From the user's command to a saved Run: the first launch, the further ones, and the record.
+
+In: the words of a command. Out: a Run, and its file. Refuses to conclude and to print; whoever calls is told of
+progress by a callback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import hasten
+from hasten.errors import NoStepError, ScriptError
+from hasten.measurement.decoders import compare_decoders
+from hasten.measurement.inside.programs import PLAIN
+from hasten.measurement.interventions import (
+    Further,
+    Shares,
+    choose,
+    compare,
+    epoch_start_means,
+    read_switches,
+    validation_means,
+)
+from hasten.measurement.launch import Outcome, command_words, launch, make_folder
+from hasten.measurement.recorder import Recorded, segment_means
+from hasten.measurement.system.disk import read_twice
+from hasten.measurement.system.machine import read_machine
+from hasten.records import Facts, Intervention, LoaderFacts, ResourceSample, Run, to_json
+
+Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
+
+
+def _unheard(_what: str, _done: float, _expected: float) -> None:
+    """Nobody wants to know of progress."""
+
+
+FURTHER_SECONDS = 4.0  # window of one further run, and of each switch in the alternating one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """How to measure."""
+
+    steps: int | None = None
+    seconds: float = 60.0  # at most, for the first run's window
+    patience: float = 60.0  # for the first step
+    quick: bool = False  # no further runs
+    script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
+
+
+def measure(
+    words: Sequence[str],
+    *,
+    module: bool = False,
+    wanted: Wanted | None = None,
+    root: Path | None = None,
+    on_progress: Progress = _unheard,
+) -> tuple[Run, Path]:
+    """Measure a command where it stands; return its Run and the folder that holds `run.json`.
+
+    `root` is where results are kept, `.hasten` beside the working directory by default. Raises HastenError for
+    what the user can mend: NoStepError when no step was seen, ScriptError when the script itself failed.
+    """
+    wanted = wanted or Wanted()
+    command = command_words(words, module=module)
+    name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+    folder = make_folder((root or Path(".hasten")) / "runs" / name)
+    try:
+        run = _Measuring(command, words, folder, wanted, on_progress, module=module).run(name)
+        (folder / "run.json").write_bytes(to_json(run))
+    finally:
+        _sweep(folder)
+    return run, folder
+
+
+def _sweep(folder: Path) -> None:
+    """Leave the record and nothing else; leave no folder for a run that has no record."""
+    for inner in folder.glob("launch-*"):
+        shutil.rmtree(inner, ignore_errors=True)
+    if not (folder / "run.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Measuring:
+    """The launches of one measurement."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        words: Sequence[str],
+        folder: Path,
+        wanted: Wanted,
+        on_progress: Progress,
+        *,
+        module: bool,
+    ) -> None:
+        self.command = command
+        self.words = ("-m", *words) if module else tuple(words)
+        self.folder = folder
+        self.wanted = wanted
+        self.on_progress = on_progress
+        self.notes: list[str] = []
+        self._num_launches = 0
+
+    def run(self, name: str) -> Run:
+        """Make all launches and put the Run together."""
+        started = time.time()
+        machine = read_machine()
+        outcome = self._launch("measure", {"mode": "measure", "steps": self.wanted.steps}, first=True)
+        recorded = self._recorded(outcome)
+        facts = _with_decoders(recorded.facts(), quick=self.wanted.quick)
+        further: list[Intervention] = []
+        file_read = None
+        if not self.wanted.quick:
+            shares = shares_of(recorded, outcome.samples, outcome.started)
+            further = self._further(choose(facts, shares, machine), recorded)
+            files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
+            file_read = read_twice(files) if files else None
+        zero = outcome.started
+        return Run(
+            hasten=hasten.__version__,
+            id=name,
+            command=self.words,
+            directory=os.getcwd(),
+            started=started,
+            ended_by=recorded.raw["ended_by"],
+            exit_code=outcome.exit_code,
+            machine=machine,
+            facts=msgspec.structs.replace(facts, num_training_processes=_num_training(outcome)),
+            steps=recorded.steps_record(zero=zero),
+            first_step_seconds=recorded.raw["first_step_at"] - zero,
+            hot_lines=recorded.hot_lines(),
+            sync_points=recorded.sync_points(),
+            resources=tuple(outcome.samples),
+            interventions=tuple(further),
+            file_read=file_read,
+            overhead=recorded.overhead(sampler_cpu=outcome.sampler_cpu / max(outcome.seconds, 1e-9)),
+            notes=tuple(self.notes),
+        )
+
+    # ------------------------------------------------------------------------------------------ launches
+
+    def _launch(
+        self,
+        what: str,
+        spec: dict[str, object],
+        *,
+        environment: dict[str, str] | None = None,
+        first: bool = False,
+    ) -> Outcome:
+        self._num_launches += 1
+        folder = make_folder(self.folder / f"launch-{self._num_launches}")
+        expected = self.wanted.seconds if first else float(spec.get("expected", FURTHER_SECONDS))  # type: ignore[arg-type]
+        spec = {"seconds": self.wanted.seconds if first else FURTHER_SECONDS, **spec, "quiet": not first}
+        with contextlib.ExitStack() as stack:
+            output = self.wanted.script_output
+            if not first:
+                output = stack.enter_context((folder / "output.txt").open("wb")).fileno()
+            return launch(
+                self.command,
+                spec=spec,
+                folder=folder,
+                environment=environment,
+                output=output,
+                patience=self.wanted.patience,
+                on_status=lambda status: self.on_progress(what, float(status[2]), expected),  # type: ignore[arg-type]
+            )
+
+    def _recorded(self, outcome: Outcome) -> Recorded:
+        """The record of the process that trained. Raises when there is none."""
+        code = outcome.exit_code
+        trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
+        if code not in (0, None):
+            raise ScriptError(_failure(code), exit_code=code)
+        if not trained:
+            raise NoStepError(_why_no_step(outcome))
+        raw = _busiest(trained)
+        lines = [s for s in outcome.stages if s["loader"] is None or s["pid"] == raw["pid"]]
+        recorded = Recorded(raw, lines)
+        if not recorded.measured:
+            number = sum(1 for b in raw["bounds"] if b[1] != "turn")
+            raise NoStepError(
+                f"the script ended after {number} optimizer steps, too few to measure; give it more data or epochs"
+            )
+        if raw.get("trouble"):
+            self.notes.append(f"facts are missing: {raw['trouble']}")
+        if raw["ended_by"] == "script":
+            self.notes.append("the script ended by itself before the window was full")
+        return recorded
+
+    def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:
+        plain = segment_means(base.steps, PLAIN)
+        found: list[Intervention] = []
+        for number, further in enumerate(chosen):
+            what = f"{further.name.replace('_', ' ')} ({number + 1} of {len(chosen)})"
+            switches = further.spec.get("switches", [])
+            assert isinstance(switches, list)
+            spec = {**further.spec, "mode": further.mode, "expected": FURTHER_SECONDS * (len(switches) + 2)}
+            try:
+                outcome = self._launch(what, spec, environment=further.environment)
+            except NoStepError as error:
+                self.notes.append(f"{further.name}: {error}")
+                continue
+            raws = [r for r in outcome.raws if r["bounds"]]
+            if not raws:
+                self.notes.append(f"{further.name}: the script failed under it (exit code {outcome.exit_code})")
+                continue
+            recorded = Recorded(_busiest(raws), outcome.stages)
+            if further.mode == "interventions":
+                found += read_switches(recorded)
+                plain += segment_means(recorded.steps, "without replay")
+            else:
+                found.append(_against(further, recorded, base, plain))
+        return found
+
+
+def _against(further: Further, recorded: Recorded, base: Recorded, plain: Sequence[float]) -> Intervention:
+    """A launch of its own beside the plain one, by what it is about."""
+    settings, number = further.settings, len(recorded.measured)
+    if further.name == "validation_gradients":
+        sides = validation_means(recorded), validation_means(base)
+    elif further.name == "worker_startup":
+        sides = epoch_start_means(recorded), epoch_start_means(base)
+    else:
+        sides = segment_means(recorded.steps, PLAIN), plain
+    return compare(further.name, *sides, num_steps=number, settings=settings)
+
+
+def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float) -> Shares:
+    """What choosing further runs has to know of the first."""
+    steps = recorded.measured
+    phases: dict[str, float] = {}
+    for phase in {p for s in steps for p in s.phases}:
+        rare = phase in ("epoch_start", "validation", "checkpoint", "data_wait")
+        among = steps if rare else recorded.marked
+        phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
+    start, end = recorded.window
+    inside = [s for s in samples if start <= s.at + zero <= end]
+    faults = None
+    if len(inside) >= 2 and inside[0].minor_faults is not None and inside[-1].minor_faults is not None:
+        seconds = inside[-1].at - inside[0].at
+        mean = (end - start) / len(steps)
+        faults = (inside[-1].minor_faults - inside[0].minor_faults) / max(seconds, 1e-9) * mean
+    return Shares(
+        step=statistics.fmean(s.seconds for s in steps),
+        regular=statistics.fmean(s.regular for s in steps),
+        phases=phases,
+        faults=faults,
+        others_cpu=statistics.fmean([s.others_cpu for s in inside] or [0.0]),
+    )
+
+
+def _with_decoders(facts: Facts, *, quick: bool) -> Facts:
+    """The same facts, with another decoder tried on the training files."""
+    if quick:
+        return facts
+
+    def asked(loader: LoaderFacts) -> LoaderFacts:
+        pillow = any(s.name == "decode" and s.detail.startswith("Pillow") for s in loader.stages)
+        answer = compare_decoders(loader.files) if pillow else None
+        if answer is None:
+            return loader
+        return msgspec.structs.replace(loader, decode_speedup=answer[0], decode_library=answer[1])
+
+    return msgspec.structs.replace(facts, loaders=tuple(asked(x) for x in facts.loaders))
+
+
+def _busiest(raws: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The process that made most steps; among equals the lowest rank."""
+    return max(raws, key=lambda raw: (len(raw["bounds"]), -raw["rank"]))
+
+
+def _num_training(outcome: Outcome) -> int:
+    return max(1, sum(1 for raw in outcome.raws if raw["first_step_at"] is not None))
+
+
+def _failure(code: int | None) -> str:
+    assert code is not None
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the script was ended by {signal.Signals(-code).name}; nothing was measured"
+    return f"the script failed with exit code {code}; mend it first (its own message stands above)"
+
+
+def _why_no_step(outcome: Outcome) -> str:
+    states = [str(s[0]) for s in outcome.statuses]
+    if not states:
+        return (
+            "the script ended and never imported torch where hasten could see it; "
+            "is it a PyTorch script? (python -I and TORCH_DEVICE_BACKEND_AUTOLOAD=0 keep hasten out)"
+        )
+    if any(s[3] for s in outcome.statuses):
+        number = max(int(s[3]) for s in outcome.statuses)  # type: ignore[call-overload]
+        return f"the script ended after {number} backwards and no optimizer step; give it more steps to run"
+    if "loading" in states:
+        return (
+            "the script ended without an optimizer step, though it iterated a loader; does the loader yield batches?"
+        )
+    return "the script ended without an optimizer step; name the script that trains"

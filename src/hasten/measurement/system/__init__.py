@@ -1,0 +1,1 @@
+"""The machine: what it is, and what it does while a run goes on."""
