@@ -5,7 +5,7 @@ machine is the bottleneck. On a GPU it is: a film takes longer to decode than to
 is written as theirs was, on purpose: Pillow decodes the whole film, grey becomes RGB before it is shrunk,
 two workers hand over float32, and the network runs in full precision, channels first.
 
-    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 8] [--workers 2] [--epochs 1]
+    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 16] [--workers 2] [--epochs 1]
 
 `films.py` beside it tells which folders it reads. A film that cannot be decoded ends the run and is named:
 wrong input is one line on stderr and exit code 2. Needs torch, numpy and Pillow.
@@ -95,7 +95,7 @@ def train(options: argparse.Namespace) -> None:
     """One epoch, or several, then the score on the validation part."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 8, 192)
+    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 16, 192)
     films = read_films(options.data)
     parts = choose(films, num_images=options.images or num_images)
     size = options.size or size
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of films (see films.py)")
     parser.add_argument("--images", type=int, help="how many of them (CPU 192, CUDA 2048)")
     parser.add_argument("--size", type=int, help="side the network sees (CPU 128, CUDA 224)")
-    parser.add_argument("--batch-size", type=int, help="films a step (CPU 8, CUDA 32)")
+    parser.add_argument("--batch-size", type=int, help="films a step (CPU 16, CUDA 32)")
     parser.add_argument("--workers", type=int, default=2, help="loader workers (2)")
     parser.add_argument("--epochs", type=int, default=1)
     options = parser.parse_args()
