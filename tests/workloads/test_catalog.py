@@ -24,9 +24,7 @@ def test_a_script_is_there_and_imports_nothing_of_hasten(workload):
 
 
 def test_prepared_films_lie_in_the_users_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "hasten.workloads.catalog.default_folder", lambda *, num_images: tmp_path / str(num_images)
-    )
+    monkeypatch.setattr("hasten.workloads.catalog.default_folder", lambda *, num_images: tmp_path / str(num_images))
     monkeypatch.setattr(
         "hasten.workloads.catalog.make_films",
         lambda folder, *, num_images, on_progress: make_films(folder, num_images=num_images, size=64),

@@ -23,9 +23,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_films_and_their_labels_are_made(tmp_path):
     folder = make_films(tmp_path / "films", num_images=8, size=64)
     rows = list(csv.DictReader((folder / "labels.csv").open()))
-    assert [row["Image Index"] for row in rows] == [
-        path.name for path in sorted((folder / "images").iterdir())
-    ]
+    assert [row["Image Index"] for row in rows] == [path.name for path in sorted((folder / "images").iterdir())]
     assert set(rows[0]) == {"Image Index", *FINDINGS, "fold"}
     assert len(FINDINGS) == 15
     assert [row["fold"] for row in rows] == ["train"] * 7 + ["val"]
@@ -36,8 +34,7 @@ def test_films_and_their_labels_are_made(tmp_path):
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path):
     one, same, other = (
-        contents(make_films(tmp_path / str(k), num_images=3, size=64, seed=seed))
-        for k, seed in enumerate([5, 5, 6])
+        contents(make_films(tmp_path / str(k), num_images=3, size=64, seed=seed)) for k, seed in enumerate([5, 5, 6])
     )
     assert one == same
     assert one["film_00000.png"] != other["film_00000.png"]
