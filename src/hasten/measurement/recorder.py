@@ -129,6 +129,7 @@ class Recorded:
         loaders = loader_facts(self.raw, self.stages, self.roles, self.window)
         train = next((x for x in loaders if x.role == "train"), None)
         number = len(self.measured)
+        per_step = statistics.fmean([s.num_batches for s in self.measured] or [1.0])
         return Facts(
             boundary=raw["boundary"],
             num_threads=facts.get("num_threads", 1),
@@ -155,7 +156,7 @@ class Recorded:
             models=tuple(_model(m) for m in raw.get("models", ())),
             optimizers=tuple(self._optimizer(o) for o in raw.get("optimizers", ())),
             loaders=loaders,
-            batches_per_epoch=train.num_batches if train else None,
+            steps_per_epoch=train.num_batches / per_step if train and train.num_batches and per_step else None,
             steps_per_validation=number / validations if validations else None,
             steps_per_checkpoint=number / checkpoints if checkpoints else None,
             gather_seconds=raw.get("gather_seconds"),

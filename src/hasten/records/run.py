@@ -162,7 +162,7 @@ class Facts(Record, frozen=True):
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     loaders: tuple[LoaderFacts, ...] = ()
-    batches_per_epoch: int | None = None
+    steps_per_epoch: float | None = None
     steps_per_validation: float | None = None
     steps_per_checkpoint: float | None = None
 

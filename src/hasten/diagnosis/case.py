@@ -1,0 +1,118 @@
+"""What every rule reads: the run, its breakdown and ceiling, and the few sums that rules share.
+
+In: a Run. Out: answers, None where the run does not hold them. Refuses to decide anything.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import cached_property
+
+from hasten.diagnosis.ceiling import intervention, train_loader
+from hasten.records import Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Run, Where
+from hasten.stats import scaled
+
+# A finding must promise at least this share of the step: below it lies the noise of shared machines.
+WORTH = 0.05
+# What was only inferred must promise more than what was tried.
+WORTH_INFERRED = 0.08
+
+
+class Case:
+    """One run, as the rules see it."""
+
+    def __init__(self, run: Run, breakdown: Breakdown, ceiling: Ceiling) -> None:
+        self.run = run
+        self.facts = run.facts
+        self.breakdown = breakdown
+        self.ceiling = ceiling
+        self.step = breakdown.step_seconds
+
+    def phase(self, *names: str) -> float:
+        """Seconds a step of these phases; what was not seen counts nothing."""
+        return sum(self.breakdown.phases.get(name) or 0.0 for name in names)
+
+    def share(self, *names: str) -> float:
+        """The same as a share of the step."""
+        return self.phase(*names) / self.step if self.step else 0.0
+
+    @cached_property
+    def regular(self) -> float:
+        """The step without epoch starts, validations and checkpoints."""
+        return self.step - self.phase("epoch_start", "validation", "checkpoint")
+
+    @cached_property
+    def train(self) -> LoaderFacts | None:
+        """The loader that feeds training."""
+        return train_loader(self.run)
+
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the model is trained on the CPU."""
+        return self.facts.device == "cpu"
+
+    @cached_property
+    def batches(self) -> float:
+        """Training batches a step."""
+        return statistics.fmean([s.num_batches for s in self.run.steps] or [1.0]) or 1.0
+
+    @cached_property
+    def headroom(self) -> float | None:
+        """The most that input fixes can give: by replay, else the data wait itself."""
+        if self.ceiling.headroom is not None:
+            return self.ceiling.headroom
+        return self.phase("data_wait", "epoch_start") if self.train is not None else None
+
+    def measured(self, name: str, *, of: float | None = None) -> tuple[float, Interval] | None:
+        """Seconds a step that an intervention saved, with the interval; None if not tried or not sure.
+
+        `of` is the time that the ratio applies to, the regular step by default.
+        """
+        tried = intervention(self.run, name)
+        if tried is None or tried.ratio is None or tried.ratio.high >= 1.0:
+            return None
+        base = self.regular if of is None else of
+        ratio = tried.ratio
+        saved = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: base * (1 - r)))
+        return saved.value, saved
+
+    def tried(self, name: str) -> bool:
+        """Whether an intervention was made and gave a ratio."""
+        return intervention(self.run, name) is not None
+
+    def where(self, phase: str) -> Where | None:
+        """The first place that a phase was entered from."""
+        return self.facts.where.get(phase)
+
+    def lines(self, *phases: str) -> list[HotLine]:
+        """Hot lines of the training process in these phases, costliest first."""
+        return [h for h in self.run.hot_lines if h.phase in phases and not h.in_worker]
+
+    def cores_busy(self) -> tuple[float, float, float] | None:
+        """Mean cores in use over the measured steps: the tree's, the machine's, and others'."""
+        start = self.run.steps[0].start
+        end = self.run.steps[-1].start + self.run.steps[-1].seconds
+        samples = [s for s in self.run.resources if start <= s.at <= end]
+        if not samples:
+            return None
+        return (
+            statistics.fmean(s.tree_cpu for s in samples),
+            statistics.fmean(s.machine_cpu for s in samples),
+            statistics.fmean(s.others_cpu for s in samples),
+        )
+
+    def worth(self, finding: Finding) -> bool:
+        """Whether a finding promises enough to be told."""
+        least = WORTH if finding.confirmed_by is not None else WORTH_INFERRED
+        return finding.recoverable >= least * self.step
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds with two or three digits, for evidence lines."""
+    value = 1e3 * seconds
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{1e3 * value:.0f} µs"
+
+
+def percent(share: float) -> str:
+    """A share in whole percent, for evidence lines."""
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,138 @@
+"""How fast could it go, and what would other hardware or more memory give?
+
+In: a Run and its Breakdown. Out: a Ceiling, CacheNeed and WhatIfs, each with its reasoning. Refuses to measure.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from hasten.records import Breakdown, CacheNeed, Ceiling, Intervention, LoaderFacts, Run, WhatIf
+
+USABLE_MEMORY = 0.8  # share of the available memory that a cache may take
+
+
+def intervention(run: Run, name: str) -> Intervention | None:
+    """The intervention of this name, if it gave a ratio."""
+    return next((i for i in run.interventions if i.name == name and i.ratio is not None), None)
+
+
+def train_loader(run: Run) -> LoaderFacts | None:
+    """The loader that feeds training."""
+    return next((x for x in run.facts.loaders if x.role == "train"), None)
+
+
+def find_ceiling(run: Run, breakdown: Breakdown) -> Ceiling:
+    """Step times with batches and copies for free, and the loader's own pace."""
+    replay, device = intervention(run, "replay"), intervention(run, "device replay")
+    drain = next((i for i in run.interventions if i.name == "drain" and i.candidate_seconds is not None), None)
+    batches = statistics.fmean([s.num_batches for s in run.steps] or [1.0])
+    # An epoch's start is the loader's doing, so replay spares it too; validation and checkpoints stay.
+    start = breakdown.phases.get("epoch_start") or 0.0
+    rare = sum(breakdown.phases.get(p) or 0.0 for p in ("validation", "checkpoint"))
+    regular = breakdown.step_seconds - start - rare
+    free = replay.ratio.value * regular + rare if replay is not None and replay.ratio is not None else None
+    copies = device.ratio.value * regular + rare if device is not None and device.ratio is not None else None
+    return Ceiling(
+        free_batches=free,
+        free_copies=copies,
+        loader_alone=drain.candidate_seconds * batches if drain is not None and drain.candidate_seconds else None,
+        headroom=max(0.0, breakdown.step_seconds - free) if free is not None else None,
+    )
+
+
+def cache_need(run: Run) -> CacheNeed | None:
+    """What a full cache of decoded samples takes; None without a loader of known length."""
+    train = train_loader(run)
+    if train is None or not train.num_samples or train.in_memory:
+        return None
+    per_sample = train.decoded_bytes_per_sample
+    if per_sample is None and train.bytes_per_batch and train.batch_size:
+        per_sample = train.bytes_per_batch / train.batch_size
+    if not per_sample:
+        return None
+    total = per_sample * train.num_samples
+    available = USABLE_MEMORY * run.machine.memory_available_bytes
+    return CacheNeed(
+        bytes_per_sample=per_sample,
+        num_samples=train.num_samples,
+        total_bytes=total,
+        k_factor=per_sample / train.file_bytes if train.file_bytes else None,
+        fits_share=min(1.0, available / total),
+    )
+
+
+def what_ifs(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> tuple[WhatIf, ...]:
+    """Predicted step times after an upgrade, only where one would change something."""
+    found = [
+        _more_cores(run, breakdown, ceiling),
+        _faster_disk(run, breakdown),
+        _more_memory(run, breakdown, ceiling),
+    ]
+    return tuple(w for w in found if w is not None and w.step_seconds < 0.97 * breakdown.step_seconds)
+
+
+def _more_cores(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | None:
+    """Amdahl's law (1967), with the share of the cores that the run keeps busy as the parallel part."""
+    window = _window(run)
+    if not window:
+        return None
+    cores = run.machine.num_cores
+    # A script on one thread gains nothing from more cores: only what runs side by side does.
+    side_by_side = run.facts.num_threads > 1 or _num_workers(run) > 0
+    if cores < 2 or not side_by_side:
+        return None
+    busy = min(1.0, statistics.fmean(window) / cores)
+    step = breakdown.step_seconds * (1 - busy / 2)
+    bound = ceiling.free_batches
+    if bound is not None and _num_workers(run):
+        step = max(step, min(breakdown.step_seconds, bound / 2 if run.facts.num_threads >= cores else bound))
+    return WhatIf(
+        change="twice the cores",
+        step_seconds=step,
+        because=f"the run keeps {100 * busy:.0f} % of {cores:g} cores busy; that part is halved",
+    )
+
+
+def _num_workers(run: Run) -> int:
+    train = train_loader(run)
+    return train.num_workers if train is not None else 0
+
+
+def _window(run: Run) -> list[float]:
+    if not run.steps:
+        return []
+    start, end = run.steps[0].start, run.steps[-1].start + run.steps[-1].seconds
+    return [s.tree_cpu for s in run.resources if start <= s.at <= end]
+
+
+def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:
+    read, train = run.file_read, train_loader(run)
+    if read is None or read.cold_seconds is None or train is None or not train.num_measured_samples:
+        return None
+    samples = (breakdown.samples_per_second or 0.0) * breakdown.step_seconds
+    waits = sum(max(0.0, s.seconds - s.cpu_seconds) for s in train.stages if s.name == "read")
+    saved = waits / train.num_measured_samples * samples / max(1, train.num_workers)
+    wait = breakdown.phases.get("data_wait") or 0.0
+    return WhatIf(
+        change="a disk that never makes a read wait",
+        step_seconds=breakdown.step_seconds - min(saved, wait),
+        because=f"reads wait {1e3 * waits / train.num_measured_samples:.2g} ms a sample for the disk",
+    )
+
+
+def _more_memory(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | None:
+    need, train = cache_need(run), train_loader(run)
+    if need is None or train is None or ceiling.headroom is None:
+        return None
+    total = sum(s.seconds for s in train.stages)
+    kept = sum(s.seconds for s in train.stages if s.name in ("read", "decode"))
+    if not total or not kept:
+        return None
+    saved = min(ceiling.headroom, ceiling.headroom * kept / total)
+    place = "memory as it is" if need.fits_share >= 1.0 else f"{need.total_bytes / 2**30:.1f} GiB of memory for it"
+    return WhatIf(
+        change=f"a full cache of decoded samples ({place})",
+        step_seconds=breakdown.step_seconds - saved,
+        because=f"reading and decoding are {100 * kept / total:.0f} % of the loader's work",
+    )

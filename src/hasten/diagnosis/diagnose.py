@@ -1,0 +1,98 @@
+"""A Run becomes a Diagnosis.
+
+In: a Run. Out: breakdown, ceiling, findings costliest first, what-ifs, and the verdict in one sentence. Refuses to
+measure.
+"""
+
+from __future__ import annotations
+
+from hasten.diagnosis import compute_rules, host_rules, input_rules
+from hasten.diagnosis.breakdown import break_down
+from hasten.diagnosis.case import Case, percent
+from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
+from hasten.records import Diagnosis, Finding, Run
+
+RULES = (input_rules.findings, compute_rules.findings, host_rules.findings)
+
+# Every kind of finding; each has a section in docs/bottlenecks.md.
+KINDS = (
+    "slow_read",
+    "slow_decode",
+    "slow_transform",
+    "slow_collate",
+    "too_few_workers",
+    "too_many_workers",
+    "worker_startup",
+    "python_bound_data",
+    "shallow_prefetch",
+    "busy_machine",
+    "pageable_copy",
+    "blocking_copy",
+    "wide_copy",
+    "sync_points",
+    "launch_bound",
+    "full_precision",
+    "channels_first",
+    "cudnn_autotune",
+    "unfused_optimizer",
+    "zero_grad_in_place",
+    "anomaly_detection",
+    "profiler_on",
+    "validation_gradients",
+    "validation_often",
+    "checkpoint_often",
+    "logging_each_step",
+    "small_batch",
+    "memory_full",
+    "page_faults",
+    "thread_contention",
+    "denormals",
+    "cuda_unused",
+    "cpu_only_build",
+    "data_parallel",
+    "script_bound",
+)
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Conclude what can be concluded from one run. Raises ValueError on a run without steps."""
+    breakdown = break_down(run)
+    ceiling = find_ceiling(run, breakdown)
+    case = Case(run, breakdown, ceiling)
+    found = [f for rule in RULES for f in rule(case) if case.worth(f)]
+    findings = tuple(sorted(found, key=lambda f: -f.recoverable))
+    return Diagnosis(
+        verdict=_verdict(case, findings),
+        breakdown=breakdown,
+        ceiling=ceiling,
+        findings=findings,
+        what_ifs=what_ifs(run, breakdown, ceiling),
+        cache=cache_need(run),
+    )
+
+
+def bound_of(case: Case) -> str:
+    """What the step is bound by, in the field's words."""
+    data = case.share("data_wait", "epoch_start")
+    computing = case.share("forward", "loss", "backward", "optimizer", "zero_grad")
+    shares = {
+        "data-bound": data,
+        "compute-bound": computing,
+        "validation-bound": case.share("validation"),
+        "checkpoint-bound": case.share("checkpoint"),
+        "bound by the script's own code": case.share("script", "sync", "logging"),
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
+def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
+    bound = bound_of(case)
+    bound = bound[0].upper() + bound[1:]
+    if findings:
+        top = findings[0]
+        title = top.title[0].lower() + top.title[1:] if not top.title[:2].isupper() else top.title
+        return f"{bound}: {title}; mending it recovers about {percent(top.recoverable / case.step)} of the step."
+    if case.ceiling.free_batches is not None:
+        gain = percent(max(0.0, 1 - case.ceiling.free_batches / case.step))
+        return f"Nothing wrong: {bound.lower()}, and batches for free would gain {gain}."
+    return f"Nothing wrong: {bound.lower()}, and no finding is worth {percent(0.05)} of the step."

@@ -1,0 +1,212 @@
+"""Rules about the script's own code: what it reads back, logs, validates and saves, and what else the machine does.
+
+In: a Case. Out: findings, each with the user's line. Refuses to count a line twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hasten.diagnosis.case import WORTH, Case, ms, percent
+from hasten.records import Finding, HotLine, Where
+
+LOGGING = re.compile(r"\blog|print|write|json|csv|hist|tqdm|wandb|summary|report|metric|stats", re.IGNORECASE)
+OWN_CODE = 0.08  # share of the step that one function of the script may take before it is named
+MOST_OFTEN = 1.0  # validations and checkpoints an epoch that need no reason
+
+
+def findings(case: Case) -> Iterator[Finding]:
+    """All findings about the script's own code and the machine's other work."""
+    taken: set[tuple[str, int]] = set()
+    for found in (_logging(case, taken), _sync(case, taken), _own_code(case, taken)):
+        if found is not None:
+            yield found
+    for found in (_validation_gradients(case), _validation_often(case), _checkpoint_often(case)):
+        if found is not None:
+            yield found
+    for found in (_memory(case), _busy_machine(case)):
+        if found is not None:
+            yield found
+
+
+def _spot(where: Where) -> tuple[str, int]:
+    return where.file, where.line
+
+
+def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
+    """Reading tensors back. The line's own code counts too: it exists to read them."""
+    points = [p for p in case.run.sync_points if _spot(p.where) not in taken]
+    if not points:
+        return None
+    spots = {_spot(p.where) for p in points if p.calls >= 0.9}
+    own = sum(h.seconds for h in case.lines("script", "loss") if _spot(h.where) in spots)
+    reading = sum(p.seconds for p in points)
+    calls = sum(p.calls for p in points)
+    saved = reading + (own if calls > 4 else 0.0)
+    if not case.on_cpu:
+        busy = case.breakdown.device_seconds
+        saved = min(saved, case.step - busy) if busy is not None else saved
+    if calls <= 4 and case.on_cpu and reading < 0.2 * case.step:
+        return None
+    worst = max(points, key=lambda p: p.seconds)
+    taken.update(spots)
+    return Finding(
+        kind="sync_points",
+        title="Tensors are read back in every step",
+        recoverable=saved,
+        because=(f"{calls:.0f} calls a step, most of them {worst.kind}; {ms(saved)} with the lines they stand in",),
+        remedy="Keep such values as tensors and read them once every N steps.",
+        where=worst.where,
+    )
+
+
+def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
+    """Logging by print, loggers and trackers, and lines of the script that prepare or write a log."""
+    lines = [
+        h
+        for h in case.lines("script", "loss", "logging", "sync")
+        if h.phase == "logging" or LOGGING.search(h.where.source) or LOGGING.search(h.where.function)
+    ]
+    own = sum(h.seconds for h in lines if h.phase != "logging")
+    saved = case.phase("logging") + own
+    if saved < WORTH * case.step or not lines:
+        return None
+    taken.update(_spot(h.where) for h in lines)
+    return Finding(
+        kind="logging_each_step",
+        title="Logging in every step",
+        recoverable=saved,
+        because=(f"{ms(saved)} a step, {percent(saved / case.step)}",),
+        remedy="Log every N steps.",
+        where=max(lines, key=lambda h: h.seconds).where,
+    )
+
+
+def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
+    """Python of the script's own between the phases, by function."""
+    by_function: dict[tuple[str, str], list[HotLine]] = defaultdict(list)
+    for line in case.lines("script"):
+        if _spot(line.where) not in taken:
+            by_function[line.where.file, line.where.function].append(line)
+    if not by_function:
+        return None
+    worst = max(by_function.values(), key=lambda lines: sum(h.seconds for h in lines))
+    seconds = sum(h.seconds for h in worst)
+    if seconds < OWN_CODE * case.step:
+        return None
+    top = max(worst, key=lambda h: h.seconds)
+    name = f"{top.where.function}()" if top.where.function else "the script's own code"
+    return Finding(
+        kind="script_bound",
+        title=f"Waiting for {name}",
+        recoverable=seconds,
+        because=(f"{ms(seconds)} a step are spent there, outside forward, backward, optimizer and loader",),
+        remedy="Vectorise it, do it less often, or move it into loader workers.",
+        where=top.where,
+    )
+
+
+def _validation_gradients(case: Case) -> Finding | None:
+    validation = case.phase("validation")
+    if not case.facts.validation_grad or validation < WORTH * case.step:
+        return None
+    measured = case.measured("validation_gradients", of=validation)
+    if measured is None:
+        return None
+    return Finding(
+        kind="validation_gradients",
+        title="Gradients are recorded in validation",
+        recoverable=measured[0],
+        interval=measured[1],
+        confirmed_by="validation_gradients",
+        because=(f"validation takes {ms(validation)} a step, {percent(validation / case.step)}",),
+        remedy="Put validation under torch.no_grad() (or torch.inference_mode()).",
+        where=case.facts.validation_where,
+    )
+
+
+def _too_often(case: Case, phase: str, every: float | None) -> tuple[float, str] | None:
+    """Seconds saved by doing a rare thing once an epoch, and how often it is done now."""
+    seconds = case.phase(phase)
+    if every is None or seconds < WORTH * case.step:
+        return None
+    epoch = case.facts.steps_per_epoch
+    if epoch is None:
+        # No epoch is known: once in as many steps as make it a hundredth of the time.
+        return max(0.0, seconds - 0.01 * case.step), f"every {every:.1f} steps"
+    times = epoch / every
+    if times <= 1.5 * MOST_OFTEN:
+        return None
+    return seconds * (1 - MOST_OFTEN / times), f"every {every:.1f} steps, {times:.0f} times an epoch"
+
+
+def _validation_often(case: Case) -> Finding | None:
+    often = _too_often(case, "validation", case.facts.steps_per_validation)
+    if often is None:
+        return None
+    return Finding(
+        kind="validation_often",
+        title="Validation out of proportion",
+        recoverable=often[0],
+        because=(f"{percent(case.share('validation'))} of the time goes into validation, {often[1]}",),
+        remedy="Validate once an epoch, or on part of the validation set.",
+        where=case.facts.validation_where or case.where("validation"),
+    )
+
+
+def _checkpoint_often(case: Case) -> Finding | None:
+    often = _too_often(case, "checkpoint", case.facts.steps_per_checkpoint)
+    if often is None:
+        return None
+    return Finding(
+        kind="checkpoint_often",
+        title="Checkpoints out of proportion",
+        recoverable=often[0],
+        because=(f"{percent(case.share('checkpoint'))} of the time goes into saving, {often[1]}",),
+        remedy="Save once an epoch, or in a thread from a copy.",
+        where=case.where("checkpoint"),
+    )
+
+
+def _memory(case: Case) -> Finding | None:
+    samples = [s for s in case.run.resources if s.at >= case.run.steps[0].start]
+    if len(samples) < 3:
+        return None
+    first, last = samples[0], samples[-1]
+    swapped = last.swap_used_bytes - first.swap_used_bytes
+    faults = (last.major_faults or 0) - (first.major_faults or 0)
+    rate = faults / max(1e-9, last.at - first.at)
+    least = min(s.available_bytes for s in samples)
+    if rate < 50 and not (swapped > 64 << 20 and least < 0.05 * case.run.machine.memory_bytes):
+        return None
+    return Finding(
+        kind="memory_full",
+        title="Memory is full and the system swaps",
+        # A major fault waits for the disk: a tenth of a millisecond on an SSD, and more elsewhere.
+        recoverable=min(0.9 * case.step, rate * 1e-4 * case.step),
+        because=(
+            f"{rate:.0f} major page faults a second, {swapped / 2**20:.0f} MiB swapped out meanwhile",
+            f"{least / 2**30:.1f} GiB were available at the least",
+        ),
+        remedy="Use fewer workers, smaller prefetch or cache, or a machine with more memory.",
+    )
+
+
+def _busy_machine(case: Case) -> Finding | None:
+    busy = case.cores_busy()
+    if busy is None:
+        return None
+    tree, _, others = busy
+    cores = case.run.machine.num_cores
+    if others < 0.25 * cores or tree + others < 0.9 * cores or case.facts.num_training_processes > 1:
+        return None
+    return Finding(
+        kind="busy_machine",
+        title="Other processes use the machine",
+        # They took `others` of the cores; how much of it the step would have used is not known: half of it.
+        recoverable=0.5 * case.step * others / (tree + others),
+        because=(f"others keep {others:.1f} of {cores:g} cores busy, this run {tree:.1f}",),
+        remedy="Measure and train when the machine is quiet.",
+    )

@@ -1,0 +1,253 @@
+"""Rules about the way from the disk to the batch.
+
+In: a Case. Out: findings whose recoverable seconds do not promise the same time twice. Refuses to guess: a rule
+without its input abstains.
+
+The causes of a data wait are partly substitutes: more workers hide slow decoding, faster decoding makes do with
+fewer workers. Whichever of the loader's settings was tried and gives back most of the headroom stands for it; the
+stages then promise only what it leaves.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hasten.diagnosis.case import WORTH, Case, ms, percent
+from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
+
+SUFFICES = 0.6  # share of the headroom with which a setting of the loader is the cause, and the stages are not
+
+STAGE_KINDS = {
+    "read": "slow_read",
+    "decode": "slow_decode",
+    "transform": "slow_transform",
+    "getitem": "slow_transform",
+    "collate": "slow_collate",
+}
+
+
+def findings(case: Case) -> Iterator[Finding]:
+    """All findings about the input."""
+    train = case.train
+    if train is None:
+        return
+    if (startup := _worker_startup(case, train)) is not None:
+        yield startup
+    if train.in_memory:
+        if (found := _python_bound(case, train)) is not None:
+            yield found
+        return
+    headroom = case.headroom
+    if headroom is None:
+        return
+    settings = [f for f in (_workers(case, train), _prefetch(case, train)) if f is not None]
+    settings.sort(key=lambda f: -f.recoverable)
+    yield from settings[:1]
+    given = settings[0].recoverable if settings and settings[0].recoverable >= SUFFICES * headroom else 0.0
+    yield from _stages(case, train, headroom - given)
+
+
+def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
+    start = case.phase("epoch_start")
+    if not train.num_workers or start < WORTH * case.step:
+        return None
+    measured = case.measured("worker_startup", of=start)
+    if case.tried("worker_startup") and measured is None:
+        return None
+    # Without a trial: all of it but one ordinary wait.
+    saved, interval = measured if measured is not None else (start * 0.9, None)
+    steps = case.facts.steps_per_epoch
+    return Finding(
+        kind="worker_startup",
+        title="Workers start anew each epoch",
+        recoverable=saved,
+        interval=interval,
+        confirmed_by="worker_startup" if measured else None,
+        because=(
+            f"an epoch's start takes {ms(start * steps)}, its {steps:.0f} steps {ms(case.regular * steps)}"
+            if steps
+            else f"epoch starts take {percent(start / case.step)} of the time",
+        ),
+        remedy="Set persistent_workers=True.",
+        where=train.where,
+    )
+
+
+def _python_bound(case: Case, train: LoaderFacts) -> Finding | None:
+    wait = case.phase("data_wait")
+    gather = case.facts.gather_seconds
+    if gather is None:
+        return None
+    bound = case.ceiling.headroom if case.ceiling.headroom is not None else wait
+    saved = max(0.0, max(wait, bound) - gather * case.batches)
+    size = train.batch_size or 1
+    return Finding(
+        kind="python_bound_data",
+        title="Data in memory is fetched one sample at a time",
+        recoverable=saved,
+        interval=_bounded(case, saved),
+        confirmed_by="replay" if case.tried("replay") else None,
+        because=(
+            f"{train.name} indexes tensors it holds, {size} times a batch: {ms(wait)} a step",
+            f"gathering the rows of a batch at once takes about {ms(gather)}",
+        ),
+        remedy="Index the tensors once a batch (data[indices]) instead of through a DataLoader.",
+        where=case.where("data_wait") or train.where,
+    )
+
+
+def _bounded(case: Case, saved: float) -> Interval | None:
+    replay = case.measured("replay")
+    if replay is None:
+        return None
+    half = (replay[1].high - replay[1].low) / 2
+    return Interval(value=saved, low=max(0.0, saved - half), high=saved + half)
+
+
+def _workers(case: Case, train: LoaderFacts) -> Finding | None:
+    for kind, title in (
+        ("too_few_workers", "Too few workers"),
+        ("too_many_workers", "Too many workers for the cores"),
+    ):
+        measured = case.measured(kind)
+        if measured is None:
+            continue
+        number = next(i for i in case.run.interventions if i.name == kind).settings["num_workers"]
+        work = statistics.fmean(train.batch_work_seconds) if train.batch_work_seconds else None
+        because = [f"with num_workers={number} instead of {train.num_workers} the step takes {_ratio(case, kind)}"]
+        if work is not None and kind == "too_few_workers":
+            rest = case.regular - case.phase("data_wait")
+            because.append(f"a batch takes a worker {ms(work)}, the rest of the step {ms(rest)}")
+        if train.num_workers > case.run.machine.num_cores:
+            because.append(f"{train.num_workers} workers share {case.run.machine.num_cores:g} cores")
+        return Finding(
+            kind=kind,
+            title=title,
+            recoverable=measured[0],
+            interval=measured[1],
+            confirmed_by=kind,
+            because=tuple(because),
+            remedy=f"Set num_workers={number}.",
+            where=train.where,
+        )
+    return None
+
+
+def _ratio(case: Case, name: str) -> str:
+    tried = next(i for i in case.run.interventions if i.name == name)
+    assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
+    return f"{ms(tried.candidate_seconds)} instead of {ms(tried.baseline_seconds)}"
+
+
+def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
+    measured = case.measured("shallow_prefetch")
+    if measured is None:
+        return None
+    samples = train.sample_seconds
+    slow = f"the slowest sample takes {ms(max(samples))}, the median {ms(statistics.median(samples))}"
+    return Finding(
+        kind="shallow_prefetch",
+        title="Prefetch too shallow for uneven samples",
+        recoverable=measured[0],
+        interval=measured[1],
+        confirmed_by="shallow_prefetch",
+        because=(slow, f"with prefetch_factor=16 the step takes {_ratio(case, 'shallow_prefetch')}"),
+        remedy="Set prefetch_factor=16, or make the slow samples cheaper.",
+        where=train.where,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cost:
+    """One kind of work: its stages and seconds a step, were a single worker to do it."""
+
+    kind: str
+    seconds: float
+    stages: tuple[Stage, ...]
+
+
+def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding]:
+    """Stages whose work would not be missed, each promising what the loader's pace would gain without it."""
+    if not train.num_measured_batches or case.share("data_wait") < WORTH:
+        return
+    per_step = case.batches / train.num_measured_batches
+    total = sum(s.seconds for s in train.stages) * per_step
+    if total <= 0:
+        return
+    for kind in dict.fromkeys(STAGE_KINDS.values()):
+        stages = tuple(s for s in train.stages if STAGE_KINDS.get(s.name) == kind)
+        cost = _Cost(kind=kind, seconds=sum(s.seconds for s in stages) * per_step, stages=stages)
+        if cost.seconds < 0.2 * total:
+            continue
+        # Workers side by side: the step is as long as the loader's work allows, so it shrinks in proportion.
+        saved = cost.seconds / total * case.regular if train.num_workers else cost.seconds
+        yield _stage_finding(case, train, cost, min(saved, headroom), total)
+
+
+def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, total: float) -> Finding:
+    samples = max(1, train.num_measured_samples)
+    first = max(cost.stages, key=lambda s: s.seconds)
+    because = [
+        f"{first.detail or first.name} takes {ms(first.seconds / samples)} a sample, "
+        f"{percent(cost.seconds / total)} of the loader's work"
+    ]
+    line = _worker_line(case)
+    title, remedy = _words(case, train, cost.kind, first, because)
+    return Finding(
+        kind=cost.kind,
+        title=title,
+        recoverable=saved,
+        interval=_bounded(case, saved),
+        confirmed_by="replay" if case.tried("replay") else None,
+        because=tuple(because),
+        remedy=remedy,
+        where=line.where if line is not None and first.name in ("getitem", "collate", "transform") else train.where,
+    )
+
+
+def _words(case: Case, train: LoaderFacts, kind: str, first: Stage, because: list[str]) -> tuple[str, str]:
+    if kind == "slow_read":
+        read = case.run.file_read
+        if read is not None and read.cold_seconds is not None:
+            because.append(
+                f"the same {read.num_files} files: {ms(read.cold_seconds)} from the disk, {ms(read.warm_seconds)} again"
+            )
+        if first.num_bytes and first.seconds:
+            because.append(f"{first.num_bytes / first.seconds / 1e6:.0f} MB/s a worker")
+        return (
+            "Slow reading",
+            "Read less (smaller files, only the rows needed), keep the data in memory, or use a faster disk.",
+        )
+    if kind == "slow_decode":
+        if train.decode_speedup is not None:
+            because.append(
+                f"the same files with {train.decode_library}: {train.decode_speedup.value:.2f}x as fast, same pixels"
+            )
+        if train.decoded_bytes_per_sample and train.bytes_per_batch and train.batch_size:
+            because.append(
+                f"{train.decoded_bytes_per_sample / 1e6:.1f} MB are decoded a sample, "
+                f"{train.bytes_per_batch / train.batch_size / 1e6:.2f} MB reach the batch"
+            )
+        faster = f"decode with {train.decode_library}, " if train.decode_library else ""
+        return (
+            f"Slow decoding ({first.detail})",
+            f"Store the images at the size you train on, {faster}or cache decoded samples.",
+        )
+    if kind == "slow_collate":
+        return "Slow collating", "Let collate_fn stack whole arrays; build each sample's tensors in __getitem__."
+    name = first.detail or "__getitem__"
+    if first.name == "getitem":
+        return "Slow code in __getitem__", "Do it once beforehand, vectorise it, or cache its result."
+    return (
+        f"Slow transform: {name}",
+        f"Do {name} once beforehand, on smaller images, or on whole batches on the device.",
+    )
+
+
+def _worker_line(case: Case) -> HotLine | None:
+    """The costliest line of the user's that makes batches."""
+    lines = [h for h in case.run.hot_lines if h.in_worker or h.phase == "data_wait"]
+    inner = [h for h in lines if h.where.function not in ("", "main", "train")]
+    return max(inner or lines, key=lambda h: h.seconds, default=None)
