@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from hasten.records import PHASES, Breakdown, Interval, Run, Step
 from hasten.stats import mean_interval
 
+ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
 RARE = ("epoch_start", "validation", "checkpoint")
 
 
@@ -37,7 +38,7 @@ def break_down(run: Run) -> Breakdown:
         median_seconds=statistics.median(s.seconds for s in plain),
         spread=_spread(plain, total),
         phases=phases,
-        unaccounted=total - known,
+        unaccounted=total - known if total - known > ROUNDING else 0.0,
         samples_per_second=samples / total if samples else None,
         num_steps=len(run.steps),
         device_seconds=device,

@@ -58,10 +58,12 @@ class Case:
 
     @cached_property
     def headroom(self) -> float | None:
-        """The most that input fixes can give: by replay, else the data wait itself."""
+        """The most that input fixes can give within an epoch: by replay, else the data wait itself."""
+        if self.train is None:
+            return None
         if self.ceiling.headroom is not None:
-            return self.ceiling.headroom
-        return self.phase("data_wait", "epoch_start") if self.train is not None else None
+            return max(0.0, self.ceiling.headroom - self.phase("epoch_start"))
+        return self.phase("data_wait")
 
     def measured(self, name: str, *, of: float | None = None) -> tuple[float, Interval] | None:
         """Seconds a step that an intervention saved, with the interval; None if not tried or not sure.

@@ -12,7 +12,7 @@ from hasten.diagnosis.case import Case, ms, percent
 from hasten.records import Finding, Interval
 
 MANY_OPERATORS = 400  # a step
-TINY_OPERATOR = 40e-6  # mean seconds of an operator, forward and backward, that is mostly the cost of calling it
+TINY_OPERATOR = 25e-6  # mean seconds of an operator, forward and backward, that is mostly the cost of calling it
 SMALL_BATCH = 8
 
 
@@ -126,7 +126,8 @@ def findings(case: Case) -> Iterator[Finding]:
         if found is not None and found.recoverable > getattr(best.get(fault.kind), "recoverable", 0.0):
             best[fault.kind] = found
     yield from best.values()
-    calling = _calling(case)
+    # What is inferred may only promise what the trials leave.
+    calling = _calling(case, mended=sum(f.recoverable for f in best.values()))
     if calling is not None:
         yield calling
     yield from _device(case)
@@ -171,9 +172,10 @@ def _evidence(case: Case, fault: Tried) -> list[str]:
     return []
 
 
-def _calling(case: Case) -> Finding | None:
+def _calling(case: Case, *, mended: float) -> Finding | None:
     """Launch-bound, or too small a batch: the step is the cost of calling operators, not of computing."""
-    facts, computing = case.facts, case.phase("forward", "loss", "backward", "optimizer", "zero_grad")
+    facts = case.facts
+    computing = case.phase("forward", "loss", "backward", "optimizer", "zero_grad") - mended
     if not facts.num_operators or computing < 0.4 * case.step:
         return None
     each = computing / facts.num_operators

@@ -80,8 +80,7 @@ def _python_bound(case: Case, train: LoaderFacts) -> Finding | None:
     gather = case.facts.gather_seconds
     if gather is None:
         return None
-    bound = case.ceiling.headroom if case.ceiling.headroom is not None else wait
-    saved = max(0.0, max(wait, bound) - gather * case.batches)
+    saved = max(0.0, max(wait, case.headroom or 0.0) - gather * case.batches)
     size = train.batch_size or 1
     return Finding(
         kind="python_bound_data",
@@ -168,6 +167,16 @@ class _Cost:
     stages: tuple[Stage, ...]
 
 
+# What an image costs because of its size: whoever stores it smaller, or keeps it decoded, saves all of it.
+BY_SIZE = ("Image.convert", "Image.resize", "Image.thumbnail", "cv2.resize", "cv2.cvtColor", "Resize")
+
+
+def _kind_of(stage: Stage, *, images: bool) -> str | None:
+    if images and (stage.name == "read" or stage.detail in BY_SIZE):
+        return "slow_decode"
+    return STAGE_KINDS.get(stage.name)
+
+
 def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding]:
     """Stages whose work would not be missed, each promising what the loader's pace would gain without it."""
     if not train.num_measured_batches or case.share("data_wait") < WORTH:
@@ -176,8 +185,10 @@ def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding
     total = sum(s.seconds for s in train.stages) * per_step
     if total <= 0:
         return
+    decoding = sum(s.seconds for s in train.stages if s.name == "decode")
+    images = decoding > sum(s.seconds for s in train.stages if s.name == "read")
     for kind in dict.fromkeys(STAGE_KINDS.values()):
-        stages = tuple(s for s in train.stages if STAGE_KINDS.get(s.name) == kind)
+        stages = tuple(s for s in train.stages if _kind_of(s, images=images) == kind)
         cost = _Cost(kind=kind, seconds=sum(s.seconds for s in stages) * per_step, stages=stages)
         if cost.seconds < 0.2 * total:
             continue
@@ -188,11 +199,12 @@ def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding
 
 def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, total: float) -> Finding:
     samples = max(1, train.num_measured_samples)
-    first = max(cost.stages, key=lambda s: s.seconds)
-    because = [
-        f"{first.detail or first.name} takes {ms(first.seconds / samples)} a sample, "
-        f"{percent(cost.seconds / total)} of the loader's work"
-    ]
+    first = max((s for s in cost.stages if STAGE_KINDS[s.name] == cost.kind), key=lambda s: s.seconds)
+    name = first.detail or ("the rest of __getitem__" if first.name == "getitem" else first.name)
+    because = [f"{name} takes {ms(first.seconds / samples)} a sample"]
+    others = [s.detail or s.name for s in cost.stages if s is not first and s.seconds > 0.05 * first.seconds]
+    with_others = f"with {', '.join(others)} " if others else "it is "
+    because.append(f"{with_others}{percent(cost.seconds / total)} of the loader's work")
     line = _worker_line(case)
     title, remedy = _words(case, train, cost.kind, first, because)
     return Finding(

@@ -125,6 +125,9 @@ def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozen
             fresh.add(int(span.detail))  # type: ignore[arg-type]
             changed.append(Span(kind="epoch_start", start=span.start, end=span.end, detail=span.detail))
             continue
+        if span.kind == "end":
+            changed.append(Span(kind="epoch_start", start=span.start, end=span.end))
+            continue
         if span.kind == "next":
             number = int(span.detail[0])  # type: ignore[index]
             if number in fresh:
@@ -205,7 +208,7 @@ def _groups(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[list
 def _loader_of(span: Span) -> int | None:
     if span.kind in ("next", "batch"):
         return int(span.detail[0])  # type: ignore[index]
-    return int(span.detail) if span.kind == "epoch_start" else None  # type: ignore[arg-type]
+    return span.detail if span.kind == "epoch_start" and isinstance(span.detail, int) else None
 
 
 def _outside(spans: Sequence[Span], validations: Sequence[Span]) -> list[Span]:

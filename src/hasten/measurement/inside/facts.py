@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from itertools import islice
 
 import torch
@@ -18,14 +19,16 @@ from hasten.measurement.inside.roots import Roots, tensors_in
 from hasten.measurement.inside.session import Session
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
+COMPUTING = ("forward", "loss", "backward", "optimizer")
 MOST_ELEMENTS = 20_000_000  # looked at for subnormal numbers
 
 
 class OperatorCount(TorchDispatchMode):
-    """Counts the operators of one step and their floating point operations."""
+    """Counts the operators of one step's computing and their floating point operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Callable[[], str]) -> None:
         super().__init__()
+        self._phase = phase
         self.num_operators = 0
         self.num_flops = 0
 
@@ -37,6 +40,8 @@ class OperatorCount(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         out = func(*args, **(kwargs or {}))  # type: ignore[operator]
+        if self._phase() not in COMPUTING:
+            return out
         self.num_operators += 1
         flops = flop_registry.get(getattr(func, "_overloadpacket", None))
         if flops is not None:

@@ -22,7 +22,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
+    _MultiProcessingDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
+)
 
 from hasten.measurement.inside.frames import caller_is_user
 from hasten.measurement.inside.marks import Detail, Marks
@@ -50,6 +53,9 @@ class Listener(Protocol):
 
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
+
+    def loader_ends(self, iterator: object, start: float) -> None:
+        """An iterator's workers have been ended."""
 
     def next_batch(self, iterator: object, fetch: Function) -> object:
         """Fetch a batch by `fetch()` and hand it over."""
@@ -124,7 +130,20 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
 
         return __next__
 
+    def make_shutdown(original: Function) -> Function:
+        @functools.wraps(original)
+        def _shutdown_workers(self: object) -> object:
+            # The end of an epoch waits for the workers to end: a cost of not keeping them.
+            start = listener.marks.now()
+            try:
+                return original(self)
+            finally:
+                listener.loader_ends(self, start)
+
+        return _shutdown_workers
+
     patches.wrap(DataLoader, "__iter__", make_iter)
+    patches.wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", make_shutdown)
     # The iterator keeps its type: frameworks look into it.
     patches.wrap(_BaseDataLoaderIter, "__next__", make_next)
 

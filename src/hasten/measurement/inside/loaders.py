@@ -50,6 +50,10 @@ class Loaders:
         known.extend(p.pid for p in processes if p.pid not in known)
         return new
 
+    def known(self, iterator: object) -> int | None:
+        """The loader's number, if its iterator was seen."""
+        return self._numbers.get(iterator)
+
     def number(self, iterator: object) -> int:
         """The loader's number. An iterator that was not made by `iter(loader)` counts as a loader of its own."""
         number = self._numbers.get(iterator)

@@ -18,9 +18,10 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
     seconds = float(spec["seconds"])  # type: ignore[arg-type]
     if spec["mode"] == "measure":
         steps = spec.get("steps")
-        counter = facts.OperatorCount()
+        counter = facts.OperatorCount(session.marks.phase)
         count = Segment(
             label="count",
+            full=True,
             min_seconds=0.0,
             min_steps=1,
             enter=lambda: _count(session, counter),

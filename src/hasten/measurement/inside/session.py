@@ -82,6 +82,12 @@ class Session:
         self.marks.remember_place("data_wait", 2)
         self._tell(state="loading")
 
+    def loader_ends(self, iterator: object, start: float) -> None:
+        """An iterator's workers have been ended; it may be long after its last batch."""
+        number = self.loaders.known(iterator)
+        if number is not None and self.marks.here() and not self.closing:
+            self.marks.add("end", start, number)
+
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
         number = self.loaders.number(iterator)
