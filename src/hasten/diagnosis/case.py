@@ -8,6 +8,8 @@ from __future__ import annotations
 import statistics
 from functools import cached_property
 
+import msgspec
+
 from hasten.diagnosis.ceiling import intervention, train_loader
 from hasten.records import Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Run, Where
 from hasten.stats import scaled
@@ -87,8 +89,15 @@ class Case:
         return self.facts.where.get(phase)
 
     def lines(self, *phases: str) -> list[HotLine]:
-        """Hot lines of the training process in these phases, costliest first."""
-        return [h for h in self.run.hot_lines if h.phase in phases and not h.in_worker]
+        """Hot lines of the training process in these phases, costliest first, within what the phases took."""
+        return [h for phase in phases for h in self._lines_of(phase)]
+
+    def _lines_of(self, phase: str) -> list[HotLine]:
+        lines = [h for h in self.run.hot_lines if h.phase == phase and not h.in_worker]
+        total = sum(h.seconds for h in lines)
+        # Sampled seconds come from the marked steps; the breakdown speaks of the time of record.
+        scale = min(1.0, self.phase(phase) / total) if total else 1.0
+        return [msgspec.structs.replace(h, seconds=scale * h.seconds) for h in lines]
 
     def cores_busy(self) -> tuple[float, float, float] | None:
         """Mean cores in use over the measured steps: the tree's, the machine's, and others'."""

@@ -190,6 +190,8 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
             marks.add("optimizer", starts.pop(), id(optimizer))
             listener.optimizer_steps(optimizer)
 
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        patches.wrap(torch.nn.utils, name, lambda function: spanned(marks, "optimizer", function))
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)
     patches.on_undo(register_optimizer_step_post_hook(after).remove)
 

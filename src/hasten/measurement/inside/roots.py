@@ -47,7 +47,8 @@ def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
 def enter_forward(module: nn.Module, *_arguments: object) -> None:
     """Open a span if this is the outermost module."""
     marks = _marks
-    if marks is None or not marks.here():
+    # Transforms are modules too: with no workers they run here, while a batch is waited for.
+    if marks is None or not marks.here() or "data_wait" in marks.open:
         return
     if _stack:
         _stack.append((id(module), None))
