@@ -195,18 +195,22 @@ def _memory(case: Case) -> Finding | None:
 
 
 def _busy_machine(case: Case) -> Finding | None:
-    busy = case.cores_busy()
-    if busy is None:
+    """Time in which the training thread could have run, had others not held the cores (Linux's run delay)."""
+    busy, delay = case.cores_busy(), case.facts.run_delay
+    if busy is None or delay is None or case.facts.num_training_processes > 1:
         return None
     tree, _, others = busy
-    cores = case.run.machine.num_cores
-    if others < 0.25 * cores or tree + others < 0.9 * cores or case.facts.num_training_processes > 1:
+    if others < 0.2:
         return None
+    # The thread also waits behind its own workers and threads: only the others' part is theirs.
+    lost = delay * others / (others + max(0.0, tree - 1.0))
     return Finding(
         kind="busy_machine",
         title="Other processes use the machine",
-        # They took `others` of the cores; how much of it the step would have used is not known: half of it.
-        recoverable=0.5 * case.step * others / (tree + others),
-        because=(f"others keep {others:.1f} of {cores:g} cores busy, this run {tree:.1f}",),
+        recoverable=min(lost, 0.9 * case.step),
+        because=(
+            f"others keep {others:.1f} of {case.run.machine.num_cores:g} cores busy, this run {tree:.1f}",
+            f"the training thread was ready and had no core for {ms(delay)} a step",
+        ),
         remedy="Measure and train when the machine is quiet.",
     )

@@ -125,7 +125,7 @@ def launch(
     with _sigterm_as_interrupt():
         process = subprocess.Popen(
             command,
-            env=_environment(folder, environment or {}),
+            env=environment_for(folder, environment or {}),
             stdout=output,
             stderr=output if spec.get("quiet") else None,
         )
@@ -145,7 +145,8 @@ def launch(
     return outcome
 
 
-def _environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+def environment_for(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a process, and all it starts, is measured into `folder`."""
     autoload = folder / "autoload"
     information = autoload / "hasten_autoload-1.dist-info"
     information.mkdir(parents=True, exist_ok=True)

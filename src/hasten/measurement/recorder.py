@@ -150,6 +150,7 @@ class Recorded:
             subnormal_share=raw.get("subnormal_share"),
             num_operators=raw.get("extra", {}).get("num_operators"),
             num_flops=raw.get("extra", {}).get("num_flops"),
+            run_delay=self._run_delay(),
             frameworks=tuple(facts.get("frameworks", ())),
             device=facts.get("device", "cpu"),
             where=first,
@@ -171,6 +172,11 @@ class Recorded:
         from hasten.measurement.folding import validations_of
 
         return any(bool(v.detail[0]) for v in validations_of(self.spans))  # type: ignore[index]
+
+    def _run_delay(self) -> float | None:
+        extra = self.raw.get("extra", {})
+        before, after = extra.get("run_delay_before"), extra.get("run_delay_after")
+        return (after - before) / len(self.steps) if before is not None and after is not None else None
 
     def _autocast(self) -> bool:
         forwards = [int(s.detail[1]) for s in self.spans if s.kind == "forward"]  # type: ignore[index]

@@ -33,6 +33,9 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
             seconds=seconds,
             last=count,  # type: ignore[arg-type]
         )
+    if spec["mode"] == "hold":
+        # One condition for as long as the script runs: for benchmarks of the marks themselves.
+        return iter([Segment(label="hold", full=bool(spec["full"]), min_seconds=seconds)])
     if spec["mode"] == "plain":
         return plain(seconds=seconds)
     return _interventions(spec, session, patches, seconds)

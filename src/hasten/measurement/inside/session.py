@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import get_ident
+from threading import get_ident, get_native_id
 from time import perf_counter
 from weakref import WeakValueDictionary
 
@@ -168,6 +168,7 @@ class Session:
             self.roots.settle(self.parameters())
         if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
             self.started_at = now
+            self.extra["run_delay_before"] = run_delay()
             self.loaders.begin()
             self._turn(now, 0)
 
@@ -207,6 +208,7 @@ class Session:
         self.marks.full = False
         self.sampler.running(False)
         self.sampler.end()
+        self.extra["run_delay_after"] = run_delay()
         raw = self.raw(ended_by)
         try:
             raw.update(self.on_finish(self))
@@ -275,6 +277,15 @@ class Session:
         line = json.dumps([state, self.history.num_steps, self.history.measuring, self._num_backwards, label])
         with contextlib.suppress(OSError):
             (self.folder / f"status-{os.getpid()}").write_text(line, encoding="utf-8")
+
+
+def run_delay() -> float | None:
+    """Seconds that this thread was ready to run and had no core, so far; None where the kernel does not tell."""
+    try:
+        with open(f"/proc/self/task/{get_native_id()}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def leave() -> None:
