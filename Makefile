@@ -1,0 +1,43 @@
+# Every target has its explanation on its own line, behind `##`; `make help` prints them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(BIN)/hasten ## make .venv with hasten (editable), the test tools and mkdocs
+
+$(BIN)/hasten: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --editable '.[test,docs]'
+	@touch $@
+
+test: venv ## run the tests
+	$(BIN)/pytest
+
+lint: venv ## ruff (rules and format) and pyright (strict)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+json: venv ## write docs/json.md anew from the source of the records
+	$(BIN)/python docs/make_json_reference.py
+
+docs: venv ## build the pages into site/; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
+bench-overhead: venv ## what measuring costs: step times with and without hasten, in turn
+	$(BIN)/python benchmarks/overhead.py
+
+bench-diagnosis: venv ## hasten on every script of tests/faulty, beside what mending by hand gained
+	$(BIN)/python benchmarks/diagnosis.py
+
+bench-by-hand: venv ## what mending each script of tests/faulty gains, with nobody measuring inside it
+	$(BIN)/python benchmarks/by_hand.py
+
+clean: ## remove what these targets made; kept runs in .hasten/ stay
+	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +

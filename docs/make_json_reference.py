@@ -1,0 +1,132 @@
+"""Write docs/json.md from the source of the records.
+
+    python docs/make_json_reference.py           write the page
+    python docs/make_json_reference.py --check   say whether it is up to date, and exit with 1 if not
+
+A record's docstring and the comment behind each field are the page's text: they are written in one place only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "src" / "hasten" / "records"
+PAGE = ROOT / "docs" / "json.md"
+FILES = (("The run", "run.py"), ("The machine", "machine.py"), ("What is concluded", "diagnosis.py"))
+
+HEAD = """\
+# The JSON record
+
+<!-- Written by docs/make_json_reference.py from src/hasten/records; edit the docstrings and comments there. -->
+
+Every verb has `--json`: one object on standard output, and nothing else there; what the measured script prints goes elsewhere meanwhile.
+
+| verb | the object's keys |
+|---|---|
+| `hasten diagnose`, `hasten report` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
+| `hasten speedtest` | the same, and `num_images`, `num_labels` |
+| `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
+
+`.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
+
+What holds for all of it:
+
+- Seconds, bytes and shares are plain numbers: seconds are not milliseconds, a share of 0.5 is 50 %.
+- `null` is *not measured* or *not seen*; `0.0` is a measured zero.
+- **A field that has its default is left out.** The column *left out means* says what its absence stands for; *always there* marks the others.
+- Unknown fields are to be ignored: newer versions of hasten add some without a new `version`. A field that changes its meaning, or goes, raises `version`; hasten refuses to read a record newer than itself.
+
+"""
+
+
+def page() -> str:
+    """The whole page as text."""
+    parts = [HEAD, "## Phases\n\n", _phases()]
+    for title, name in FILES:
+        source = (RECORDS / name).read_text(encoding="utf-8")
+        comments = _comments(source)
+        parts.append(f"## {title}\n\n")
+        for record in _records(source):
+            parts.append(_section(record, comments))
+    return "".join(parts).rstrip() + "\n"
+
+
+def _comments(source: str) -> dict[int, str]:
+    """The comment of each line that has one."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+
+
+def _records(source: str) -> list[ast.ClassDef]:
+    """The record classes of a file, those others are made of last."""
+    found = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return found[::-1]
+
+
+def _fields(record: ast.ClassDef, comments: dict[int, str]) -> Iterator[tuple[str, str, str, str]]:
+    for node in record.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            default = "always there" if node.value is None else f"`{_json(ast.unparse(node.value))}`"
+            comment = comments.get(node.end_lineno or node.lineno, "")
+            yield node.target.id, _kind(ast.unparse(node.annotation)), default, comment
+
+
+def _json(default: str) -> str:
+    """A default in JSON's words; a name stands for its value."""
+    known = {"None": "null", "True": "true", "False": "false", "()": "[]", "RECORD_VERSION": _version()}
+    return known.get(default, default)
+
+
+def _version() -> str:
+    source = (RECORDS / "codec.py").read_text(encoding="utf-8")
+    lines = (line for line in source.splitlines() if line.startswith("RECORD_VERSION = "))
+    return next(lines).removeprefix("RECORD_VERSION = ")
+
+
+def _kind(annotation: str) -> str:
+    """An annotation in JSON's words."""
+    words = annotation.replace(" | None", " or null").replace(", ...", "")
+    return words.replace("tuple[", "list[").replace("str", "string").replace("bool", "boolean").replace("|", "or")
+
+
+def _section(record: ast.ClassDef, comments: dict[int, str]) -> str:
+    rows = [f"| `{name}` | {kind} | {default} | {says} |" for name, kind, default, says in _fields(record, comments)]
+    table = "\n".join(["| field | type | left out means | what it is |", "|---|---|---|---|", *rows])
+    return f"### {record.name}\n\n{ast.get_docstring(record) or ''}\n\n{table}\n\n"
+
+
+def _phases() -> str:
+    """The phases of a step, from the comments of their tuple."""
+    source = (RECORDS / "run.py").read_text(encoding="utf-8")
+    comments = _comments(source)
+    tree = ast.parse(source)
+    phases = next(
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PHASES"
+    )
+    assert isinstance(phases, ast.Tuple)
+    rows = [f"| `{ast.literal_eval(item)}` | {comments.get(item.lineno, '')} |" for item in phases.elts]
+    head = "The keys of `phases`, in the order in which a step meets them. A phase is exclusive: time in a nested "
+    head += "phase counts for the inner one only, so the phases and `unaccounted` sum to the step.\n\n"
+    return head + "\n".join(["| phase | what it is |", "|---|---|", *rows]) + "\n\n"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    if parser.parse_args().check:
+        fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
+        print("up to date" if fresh else f"{PAGE.name} is out of date; run python docs/make_json_reference.py")
+        return 0 if fresh else 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
