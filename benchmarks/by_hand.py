@@ -1,0 +1,157 @@
+"""What mending each faulty script by hand really gains, with nobody measuring inside it.
+
+Every script of tests/faulty runs as it is and with --mended, in turn (A B B A ...), each time to a smaller and to
+a larger number of optimizer steps; the difference of the two wall times over the difference of the steps is the
+steady step time, start-up and warm-up left out. Whole epochs are compared, and small_batch by the sample.
+
+    python benchmarks/by_hand.py [--only KIND ...] [--rounds 4] [--scale 1.0]
+
+Prints a table and one JSON line; the raw times go to benchmarks/results/by_hand.json.
+"""
+
+import argparse
+import ast
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "tests" / "faulty"
+RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """How many steps tell a script's steady step time, on either side."""
+
+    faulty: tuple[int, int]
+    mended: tuple[int, int]
+    period: int = 1  # steps in an epoch, or between validations: the counts are multiples of it
+    mended_steps: float = 1.0  # mended steps that do the work of one faulty step
+
+
+CASES = {
+    "slow_read": Case(faulty=(20, 100), mended=(100, 2100)),
+    "slow_decode": Case(faulty=(20, 80), mended=(50, 650)),
+    "slow_transform": Case(faulty=(10, 50), mended=(20, 200)),
+    "slow_transform_python": Case(faulty=(20, 120), mended=(40, 340)),
+    "slow_collate": Case(faulty=(40, 240), mended=(50, 550)),
+    "too_few_workers": Case(faulty=(10, 70), mended=(20, 120)),
+    "too_many_workers": Case(faulty=(256, 768), mended=(256, 1792), period=512),
+    "worker_startup": Case(faulty=(20, 320), mended=(100, 2100), period=10),
+    "python_bound_data": Case(faulty=(195, 975), mended=(195, 3120), period=195),
+    "python_bound_custom": Case(faulty=(50, 350), mended=(100, 3100)),
+    "shallow_prefetch": Case(faulty=(56, 448), mended=(112, 616), period=28),
+    "sync_points": Case(faulty=(120, 920), mended=(200, 2200), period=40),
+    "launch_bound": Case(faulty=(50, 350), mended=(50, 1550)),
+    "full_precision": Case(faulty=(10, 50), mended=(10, 90)),
+    "full_precision_float64": Case(faulty=(50, 450), mended=(50, 850)),
+    "channels_first": Case(faulty=(10, 60), mended=(10, 90)),
+    "unfused_optimizer": Case(faulty=(50, 300), mended=(50, 550)),
+    "zero_grad_in_place": Case(faulty=(20, 270), mended=(20, 420)),
+    "anomaly_detection": Case(faulty=(50, 300), mended=(100, 900)),
+    "profiler_on": Case(faulty=(100, 400), mended=(100, 1600), period=50),
+    "validation_gradients": Case(faulty=(100, 700), mended=(100, 1000), period=10),
+    "validation_often": Case(faulty=(100, 900), mended=(200, 3200), period=100),
+    "checkpoint_often": Case(faulty=(200, 800), mended=(200, 1800), period=200),
+    "logging_each_step": Case(faulty=(200, 1600), mended=(200, 3200), period=100),
+    "page_faults": Case(faulty=(5, 25), mended=(5, 35)),
+    "thread_contention": Case(faulty=(50, 250), mended=(100, 900)),
+    "denormals": Case(faulty=(50, 150), mended=(200, 2200)),
+    "small_batch": Case(faulty=(100, 900), mended=(50, 550), mended_steps=2 / 64),
+    "script_bound": Case(faulty=(100, 1100), mended=(100, 2100)),
+}
+
+
+def seconds_of(script: Path, *, steps: int, mended: bool) -> float:
+    """Wall time of one run of the script, from start to exit."""
+    command = [sys.executable, str(script), "--steps", str(steps)] + ["--mended"] * mended
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - start
+
+
+def step_time(name: str, case: Case, *, mended: bool, scale: float) -> dict[str, float]:
+    """One pair of runs: both wall times, and the seconds a faulty step's work takes."""
+    few, many = case.mended if mended else case.faulty
+    many = few + max(1, round((many - few) * scale / case.period)) * case.period
+    short = seconds_of(SCRIPTS / f"{name}.py", steps=few, mended=mended)
+    long = seconds_of(SCRIPTS / f"{name}.py", steps=many, mended=mended)
+    a_step = (long - short) / (many - few) * (case.mended_steps if mended else 1.0)
+    return {"few": few, "many": many, "short_seconds": short, "long_seconds": long, "step_seconds": a_step}
+
+
+def compare(name: str, case: Case, *, rounds: int, scale: float) -> dict[str, object]:
+    """Both sides in turn, the order turned round at every round."""
+    sides: dict[str, list[dict[str, float]]] = {"faulty": [], "mended": []}
+    load = []
+    for number in range(rounds):
+        for side in ("faulty", "mended") if number % 2 == 0 else ("mended", "faulty"):
+            load.append(os.getloadavg()[0])
+            sides[side].append(step_time(name, case, mended=side == "mended", scale=scale))
+    return {"kind": expected_kind(SCRIPTS / f"{name}.py"), "load_before": load, **summary(sides), "runs": sides}
+
+
+def summary(sides: dict[str, list[dict[str, float]]]) -> dict[str, object]:
+    """Medians of the rounds, and the smallest and largest gain of any round."""
+    faulty = [run["step_seconds"] for run in sides["faulty"]]
+    mended = [run["step_seconds"] for run in sides["mended"]]
+    gains = [before - after for before, after in zip(faulty, mended)]
+    gain = statistics.median(faulty) - statistics.median(mended)
+    return {
+        "faulty_seconds": statistics.median(faulty),
+        "mended_seconds": statistics.median(mended),
+        "gain_seconds": gain,
+        "gain_range": [min(gains), max(gains)],
+        "gain_share": gain / statistics.median(faulty),
+    }
+
+
+def expected_kind(script: Path) -> str:
+    """The finding that the first line of the script's docstring announces."""
+    docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    return docstring.splitlines()[0].removeprefix("Expected finding: ").rstrip(".")
+
+
+def print_row(name: str, result: dict) -> None:
+    faulty, mended, gain = (1e3 * result[f"{what}_seconds"] for what in ("faulty", "mended", "gain"))
+    spread = " .. ".join(f"{1e3 * seconds:.2f}" for seconds in result["gain_range"])
+    print(f"{name:24}{faulty:10.2f}{mended:10.2f}{gain:10.2f}   {spread:<22}{result['gain_share']:6.0%}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=sorted(CASES), default=list(CASES), metavar="SCRIPT")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--scale", type=float, default=1.0, help="run this many times the usual steps")
+    arguments = parser.parse_args()
+    report = {
+        "benchmark": "by_hand",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "rounds": arguments.rounds,
+        "scripts": {},
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{'':24}{'faulty':>10}{'mended':>10}{'gain':>10}")
+    print(
+        f"{'':24}{'ms/step':>10}{'ms/step':>10}{'ms/step':>10}   {'smallest .. largest':<22}{'share':>6}", flush=True
+    )
+    for name in arguments.only:
+        result = compare(name, CASES[name], rounds=arguments.rounds, scale=arguments.scale)
+        report["scripts"][name] = result
+        RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        print_row(name, result)
+    for result in report["scripts"].values():
+        del result["runs"]
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
