@@ -116,7 +116,7 @@ def _check(wanted: argparse.Namespace) -> int:
         bar.update("asking torch what it can use")
         machine = read_machine(ask_torch=True)
         bar.update(f"reading the disk under {wanted.folder}")
-        disk = measure_disk(wanted.folder)
+        disk = measure_disk(str(wanted.folder))
     lines = check(machine, disk=disk)
     if wanted.json:
         _print_json({"machine": machine, "disk": disk, "lines": lines})

@@ -107,17 +107,19 @@ def _window(run: Run) -> list[float]:
 
 
 def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:
+    """What the disk made the loader wait: the bytes that came from it, at the pace of the files read cold."""
     read, train = run.file_read, train_loader(run)
-    if read is None or read.cold_seconds is None or train is None or not train.num_measured_samples:
+    inside = [s for s in run.resources if s.at >= run.steps[0].start and s.read_bytes is not None]
+    if read is None or read.cold_seconds is None or train is None or len(inside) < 2 or not read.num_bytes:
         return None
-    samples = (breakdown.samples_per_second or 0.0) * breakdown.step_seconds
-    waits = sum(max(0.0, s.seconds - s.cpu_seconds) for s in train.stages if s.name == "read")
-    saved = waits / train.num_measured_samples * samples / max(1, train.num_workers)
-    wait = breakdown.phases.get("data_wait") or 0.0
+    first, last = inside[0], inside[-1]
+    from_disk = ((last.read_bytes or 0) - (first.read_bytes or 0)) / max(last.at - first.at, 1e-9)
+    per_byte = max(0.0, read.cold_seconds - read.warm_seconds) / read.num_bytes
+    waiting = from_disk * breakdown.step_seconds * per_byte / max(1, train.num_workers)
     return WhatIf(
         change="a disk that never makes a read wait",
-        step_seconds=breakdown.step_seconds - min(saved, wait),
-        because=f"reads wait {1e3 * waits / train.num_measured_samples:.2g} ms a sample for the disk",
+        step_seconds=breakdown.step_seconds - min(waiting, breakdown.phases.get("data_wait") or 0.0),
+        because=f"{from_disk / 1e6:.0f} MB/s come from the disk, and its files take {1e9 * per_byte:.2g} s/GB longer cold",
     )
 
 

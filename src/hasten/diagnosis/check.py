@@ -24,7 +24,9 @@ DISKS: dict[str | None, str] = {
     "overlay": "a container's overlay",
 }
 LITTLE_FREE = 0.1  # of the memory
-KEEPS_MEMORY = "export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864"
+KEEPS_MEMORY = (
+    "export MALLOC_MMAP_THRESHOLD_=17179869184 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456"
+)
 
 
 def check(machine: Machine, *, disk: DiskSpeed | None = None) -> tuple[CheckLine, ...]:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from hasten.diagnosis.case import Case, ms, percent
 from hasten.records import Finding, Interval
+from hasten.stats import scaled
 
-MANY_OPERATORS = 400  # a step
-TINY_OPERATOR = 25e-6  # mean seconds of an operator, forward and backward, that is mostly the cost of calling it
+MANY_CALLS = 300  # from Python into torch, a step
+SHORT_CALL = 60e-6  # mean seconds of a call, its backward included, that is mostly the cost of calling
+CALLING = 5e-6  # seconds of a call that computes next to nothing, forward and backward
 SMALL_BATCH = 8
 
 
@@ -174,39 +176,47 @@ def _evidence(case: Case, fault: Tried) -> list[str]:
 
 def _calling(case: Case, *, mended: float) -> Finding | None:
     """Launch-bound, or too small a batch: the step is the cost of calling operators, not of computing."""
-    facts = case.facts
     computing = case.phase("forward", "loss", "backward", "optimizer", "zero_grad") - mended
-    if not facts.num_operators or computing < 0.4 * case.step:
+    if computing < 0.4 * case.step:
         return None
-    each = computing / facts.num_operators
-    if each > TINY_OPERATOR:
-        return None
+    return _small_batch(case) or _launch_bound(case, computing)
+
+
+def _small_batch(case: Case) -> Finding | None:
+    """The batch joined to a larger one took hardly longer."""
     size = _batch_size(case)
     joined = next((i for i in case.run.interventions if i.name == "small_batch" and i.ratio is not None), None)
-    operators = f"{facts.num_operators:.0f} operators a step, {1e6 * each:.0f} µs each"
-    if facts.num_operators < MANY_OPERATORS or (size is not None and size <= SMALL_BATCH and joined is not None):
-        if joined is None or joined.ratio is None or size is None or size > SMALL_BATCH or joined.ratio.high > 0.7:
-            return None
-        saved = case.regular * (1 - joined.ratio.value)
-        ends = sorted(case.regular * (1 - r) for r in (joined.ratio.low, joined.ratio.high))
-        return Finding(
-            kind="small_batch",
-            title=f"Batch of {size:.0f} is too small for the device",
-            recoverable=saved,
-            interval=Interval(value=saved, low=ends[0], high=ends[1]),
-            confirmed_by="small_batch",
-            because=(
-                f"a batch {joined.settings['joined']} times as large takes {ms(joined.candidate_seconds or 0)}",
-                operators,
-            ),
-            remedy="Raise the batch size (and scale the learning rate with it).",
-            where=case.train.where if case.train is not None else None,
-        )
+    if joined is None or joined.ratio is None or size is None or size > SMALL_BATCH or joined.ratio.high > 0.7:
+        return None
+    saved, low, high = scaled(
+        (joined.ratio.value, joined.ratio.low, joined.ratio.high), lambda r: case.regular * (1 - r)
+    )
+    return Finding(
+        kind="small_batch",
+        title=f"Batch of {size:.0f} is too small for the device",
+        recoverable=saved,
+        interval=Interval(value=saved, low=low, high=high),
+        confirmed_by="small_batch",
+        because=(
+            f"a batch {joined.settings['joined']} times as large takes {ms(joined.candidate_seconds or 0)}, "
+            f"{percent(joined.ratio.value)} of the time a sample",
+        ),
+        remedy="Raise the batch size (and scale the learning rate with it).",
+        where=case.train.where if case.train is not None else None,
+    )
+
+
+def _launch_bound(case: Case, computing: float) -> Finding | None:
+    calls = case.facts.num_calls
+    if not calls or calls < MANY_CALLS or computing / calls > SHORT_CALL:
+        return None
+    # What a fused call would still compute is what a call takes beyond being called.
+    saved = min(0.9, CALLING / (computing / calls) + 0.5) * computing
     return Finding(
         kind="launch_bound",
         title="Bound by calling tiny operators",
-        recoverable=0.9 * computing,
-        because=(operators,),
+        recoverable=saved,
+        because=(f"{calls:.0f} calls into torch a step, {1e6 * computing / calls:.0f} µs each with their backward",),
         remedy="Use fused modules (nn.GRU, scaled_dot_product_attention), vectorise loops, or torch.compile.",
         where=case.where("forward"),
     )
@@ -221,9 +231,10 @@ def _device(case: Case) -> Iterator[Finding]:
     """What concerns the accelerator: unused, wrongly built for, or fed by slow copies."""
     machine, facts = case.run.machine, case.facts
     computing = case.phase("forward", "loss", "backward", "optimizer")
-    if case.on_cpu and machine.devices:
+    hidden = machine.environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    built = machine.torch_cuda is not None
+    if case.on_cpu and machine.devices and not hidden and (not built or machine.cuda_usable):
         name = machine.devices[0].name
-        built = machine.torch_cuda is not None
         yield Finding(
             kind="cuda_unused" if built else "cpu_only_build",
             title="The GPU is not used" if built else "torch is built for the CPU only, and there is a GPU",
@@ -249,6 +260,8 @@ def _device(case: Case) -> Iterator[Finding]:
 def _copies(case: Case) -> Iterator[Finding]:
     copies, ceiling = case.facts.copies, case.ceiling
     if copies is None or ceiling.free_copies is None or ceiling.free_batches is None:
+        return
+    if case.measured("device replay") is None:
         return
     saved = max(0.0, ceiling.free_batches - ceiling.free_copies)
     if copies.pinned < 0.5:

@@ -6,6 +6,8 @@ measure.
 
 from __future__ import annotations
 
+import msgspec
+
 from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import Case, percent
@@ -60,7 +62,7 @@ def diagnose(run: Run) -> Diagnosis:
     ceiling = find_ceiling(run, breakdown)
     case = Case(run, breakdown, ceiling)
     found = [f for rule in RULES for f in rule(case) if case.worth(f)]
-    findings = tuple(sorted(found, key=lambda f: -f.recoverable))
+    findings = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
     return Diagnosis(
         verdict=_verdict(case, findings),
         breakdown=breakdown,
@@ -69,6 +71,23 @@ def diagnose(run: Run) -> Diagnosis:
         what_ifs=what_ifs(run, breakdown, ceiling),
         cache=cache_need(run),
     )
+
+
+def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:
+    """Let no finding promise time that those before it promised already: no step loses more than itself."""
+    left = case.step
+    kept: list[Finding] = []
+    for finding in findings:
+        finding = finding if finding.recoverable <= left else _cut(finding, left)
+        if case.worth(finding):
+            kept.append(finding)
+            left -= finding.recoverable
+    return tuple(kept)
+
+
+def _cut(finding: Finding, left: float) -> Finding:
+    note = (*finding.because, "of what the findings before it leave")
+    return msgspec.structs.replace(finding, recoverable=left, interval=None, because=note)
 
 
 def bound_of(case: Case) -> str:

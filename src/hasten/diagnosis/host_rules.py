@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from hasten.diagnosis.case import WORTH, Case, ms, percent
 from hasten.records import Finding, HotLine, Where
 
-LOGGING = re.compile(r"\blog|print|write|json|csv|hist|tqdm|wandb|summary|report|metric|stats", re.IGNORECASE)
+LOGGING = re.compile(
+    r"\blog(s|ger|ging)?\b|\blog_(?!softmax|prob|sigmoid)|_log\b|\bprint|\.write|\bjson\.|\bcsv\b|histogram|\bhistc?\("
+    r"|tqdm|wandb|summary|writer",
+    re.IGNORECASE,
+)
 OWN_CODE = 0.08  # share of the step that one function of the script may take before it is named
 MOST_OFTEN = 1.0  # validations and checkpoints an epoch that need no reason
 
@@ -66,7 +70,7 @@ def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     """Logging by print, loggers and trackers, and lines of the script that prepare or write a log."""
     lines = [
         h
-        for h in case.lines("script", "loss", "logging", "sync")
+        for h in case.lines("script", "logging", "sync")
         if h.phase == "logging" or LOGGING.search(h.where.source) or LOGGING.search(h.where.function)
     ]
     own = sum(h.seconds for h in lines if h.phase != "logging")
@@ -97,7 +101,9 @@ def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     if seconds < OWN_CODE * case.step:
         return None
     top = max(worst, key=lambda h: h.seconds)
-    name = f"{top.where.function}()" if top.where.function else "the script's own code"
+    # The loop's own function is where everything happens: its name says nothing.
+    loops = {w.function for w in case.facts.where.values()}
+    name = f"{top.where.function}()" if top.where.function not in loops else "the script's own code"
     return Finding(
         kind="script_bound",
         title=f"Waiting for {name}",

@@ -215,7 +215,7 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
         confirmed_by="replay" if case.tried("replay") else None,
         because=tuple(because),
         remedy=remedy,
-        where=line.where if line is not None and first.name in ("getitem", "collate", "transform") else train.where,
+        where=line.where if line is not None else train.where,
     )
 
 

@@ -146,6 +146,8 @@ def _more_workers(train: LoaderFacts, shares: Shares, cores: int) -> int:
     work = statistics.fmean(train.batch_work_seconds) if train.batch_work_seconds else 0.0
     rest = max(1e-4, shares.regular - shares.phases.get("data_wait", 0.0))
     needed = max(1, round(work / rest + 0.5))
+    # A worker that is ready and has no core does not wait for a disk.
+    wall -= (train.batch_delay or 0.0) * train.num_measured_batches
     waiting = wall > 0 and cpu < 0.5 * wall
     return min(needed, 8 * cores) if waiting else min(max(needed, 2), cores)
 
@@ -157,6 +159,11 @@ def _uneven(train: LoaderFacts) -> bool:
     work = train.batch_work_seconds
     spread = statistics.stdev(work) / statistics.fmean(work) if len(work) > 4 else 0.0
     return spread > 0.3 or max(samples) > 5 * statistics.median(samples)
+
+
+def promising(tried: Intervention) -> bool:
+    """Whether a launch seems to gain so much that it deserves a plain launch beside it."""
+    return tried.ratio is not None and tried.ratio.value < 1 - WORTH
 
 
 def read_switches(recorded: Recorded) -> list[Intervention]:

@@ -68,6 +68,7 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
         num_measured_batches=len(lines),
         num_measured_samples=number,
         batch_work_seconds=tuple(line["end"] - line["start"] for line in lines)[:MOST_SAMPLES],
+        batch_delay=_delay(lines),
         sample_seconds=tuple(samples[:: max(1, len(samples) // MOST_SAMPLES)]),
         queue_ready=tuple(ready[:MOST_SAMPLES]),
         bytes_per_batch=facts.get("bytes_per_batch"),
@@ -95,6 +96,11 @@ def _stages(lines: Sequence[Raw]) -> tuple[Stage, ...]:
         for (name, detail), (calls, seconds, cpu, num_bytes) in total.items()
     ]
     return tuple(sorted(stages, key=lambda s: -s.seconds))
+
+
+def _delay(lines: Sequence[Raw]) -> float | None:
+    known = [line["delay"] for line in lines if line.get("delay") is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _decoded(lines: Sequence[Raw]) -> float:

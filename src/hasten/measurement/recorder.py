@@ -31,9 +31,8 @@ from hasten.records import (
 from hasten.stats import ratio_interval
 
 Raw = Mapping[str, Any]  # as json.loads gave it
-MOST_STEPS = 5000  # kept in a Run; the figures are taken over all of them
+MOST_STEPS = 60_000  # kept in a Run; a window of 60 s holds more only below 1 ms a step
 MOST_LINES = 40
-SECONDS_PER_MARK = 1.5e-6  # host cost of one span's two clock readings and its append, measured on this design
 
 
 class Recorded:
@@ -54,10 +53,7 @@ class Recorded:
     def steps_record(self, *, zero: float) -> tuple[Step, ...]:
         """The measured steps, times since `zero`."""
         script = self._script_share()
-        every = max(1, -(-len(self.measured) // MOST_STEPS))
-        return tuple(
-            _step(index, step, zero, script) for index, step in enumerate(self.measured) if index % every == 0
-        )
+        return tuple(_step(n, step, zero, script) for n, step in enumerate(self.measured[:MOST_STEPS]))
 
     def _script_share(self) -> float:
         """Share of the time between spans in which the sampler met a known line."""
@@ -149,6 +145,7 @@ class Recorded:
             validation_where=first.get("validation"),
             subnormal_share=raw.get("subnormal_share"),
             num_operators=raw.get("extra", {}).get("num_operators"),
+            num_calls=raw.get("extra", {}).get("num_calls"),
             num_flops=raw.get("extra", {}).get("num_flops"),
             run_delay=self._run_delay(),
             frameworks=tuple(facts.get("frameworks", ())),
@@ -176,7 +173,8 @@ class Recorded:
     def _run_delay(self) -> float | None:
         extra = self.raw.get("extra", {})
         before, after = extra.get("run_delay_before"), extra.get("run_delay_after")
-        return (after - before) / len(self.steps) if before is not None and after is not None else None
+        steps = sum(s.label != "warm-up" for s in self.steps)
+        return (after - before) / max(1, steps) if before is not None and after is not None else None
 
     def _autocast(self) -> bool:
         forwards = [int(s.detail[1]) for s in self.spans if s.kind == "forward"]  # type: ignore[index]
@@ -216,13 +214,14 @@ class Recorded:
         if all(means.values()):
             ratio = Interval(*ratio_interval(means[MARKED], means[PLAIN]))
         marked = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in self.marked]))
+        cost = float(self.raw.get("seconds_per_mark", 0.0))
         plain_steps = [s for s in self.measured if s.label == PLAIN]
         kept = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in plain_steps]))
         return Overhead(
             ratio=ratio,
             marks_per_step=marked / max(1, len(self.marked)),
-            seconds_per_mark=SECONDS_PER_MARK,
-            record_seconds=SECONDS_PER_MARK * kept / max(1, len(plain_steps)),
+            seconds_per_mark=cost,
+            record_seconds=cost * kept / max(1, len(plain_steps)),
             sampler_cpu=sampler_cpu,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hasten.records.codec import RECORD_VERSION, Record
+from hasten.records.codec import Record
 from hasten.records.machine import Machine, ResourceSample
 
 # The phases of a step on the host, in the order in which a step meets them. A phase is exclusive: time in a
@@ -85,6 +85,7 @@ class LoaderFacts(Record, frozen=True):
     num_measured_batches: int = 0  # batches that `stages` covers
     num_measured_samples: int = 0
     batch_work_seconds: tuple[float, ...] = ()  # one worker's wall seconds for each measured batch
+    batch_delay: float | None = None  # mean seconds of a batch in which its worker was ready and had no core
     sample_seconds: tuple[float, ...] = ()  # a subset of samples' wall seconds
     queue_ready: tuple[int, ...] = ()  # batches ready at each next()
     bytes_per_batch: int | None = None  # of tensors, as handed to the loop
@@ -153,6 +154,7 @@ class Facts(Record, frozen=True):
     validation_where: Where | None = None
     subnormal_share: float | None = None  # of the values found in parameters, gradients, states and outputs
     num_operators: float | None = None  # dispatched operators a step
+    num_calls: float | None = None  # calls from Python into torch a step; a whole nn.GRU is one
     num_flops: float | None = None  # floating point operations a step
     gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
     num_training_processes: int = 1
@@ -224,6 +226,7 @@ class Overhead(Record, frozen=True):
 class Run(Record, frozen=True):
     """One measured run of the user's own command, with the further runs made to confirm its causes."""
 
+    version: int  # RECORD_VERSION when it was written
     hasten: str
     id: str
     command: tuple[str, ...]
@@ -234,7 +237,6 @@ class Run(Record, frozen=True):
     machine: Machine
     facts: Facts
     steps: tuple[Step, ...]
-    version: int = RECORD_VERSION
     first_step_seconds: float | None = None  # from the process's start to the end of its first step
     hot_lines: tuple[HotLine, ...] = ()
     sync_points: tuple[SyncPoint, ...] = ()

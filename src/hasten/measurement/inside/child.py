@@ -62,7 +62,8 @@ def _at_every_end(session: object, patches: object) -> None:
 
     assert isinstance(session, Session) and isinstance(patches, Patches)
     atexit.register(session.end_with_script)
-    os.register_at_fork(after_in_child=session.forked)
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=session.forked)
     leave = os._exit
 
     def _exit(code: int) -> None:

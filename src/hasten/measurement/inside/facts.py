@@ -12,6 +12,7 @@ from itertools import islice
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -33,11 +34,7 @@ class OperatorCount(TorchDispatchMode):
         self.num_flops = 0
 
     def __torch_dispatch__(
-        self,
-        func: object,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         out = func(*args, **(kwargs or {}))  # type: ignore[operator]
         if self._phase() not in COMPUTING:
@@ -47,6 +44,23 @@ class OperatorCount(TorchDispatchMode):
         if flops is not None:
             self.num_flops += int(flops(*args, **(kwargs or {}), out_val=out))
         return out
+
+
+class CallCount(TorchFunctionMode):
+    """Counts the calls that Python makes into torch while one step computes: one for a whole nn.GRU."""
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        super().__init__()
+        self._phase = phase
+        self.num_calls = 0
+
+    def __torch_function__(
+        self, func: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        name = getattr(func, "__name__", "")
+        # Reading an attribute (x.shape) is a call of its getter, and launches nothing.
+        self.num_calls += self._phase() in COMPUTING and name not in ("__get__", "__set__", "size", "dim")
+        return func(*args, **(kwargs or {}))  # type: ignore[operator]
 
 
 def gather(session: Session) -> dict[str, object]:
@@ -61,7 +75,7 @@ def gather(session: Session) -> dict[str, object]:
         "facts": {
             "num_threads": torch.get_num_threads(),
             "anomaly_detection": torch.is_anomaly_enabled(),
-            "profiler": bool(torch.autograd._profiler_enabled()),  # pyright: ignore
+            "profiler": session.profiler_seen,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark if device == "cuda" else None,
             "tf32": torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None,

@@ -74,7 +74,8 @@ def install(listener: Listener, patches: Patches) -> None:
     _hook_loader(listener, patches)
     _hook_backward(listener, patches)
     _hook_optimizer(listener, patches)
-    if torch.cuda.is_available():
+    # Asking whether CUDA is available would initialise it before the script does.
+    if torch.version.cuda is not None or torch.version.hip is not None:
         _hook_copies(marks, patches)
     for name, label in SYNC_POINTS.items():
         patches.wrap(torch.Tensor, name, functools.partial(_sync, marks, label))
@@ -224,7 +225,7 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
             start = marks.now()
             result = original(self, *arguments, **settings)
             if isinstance(result, torch.Tensor) and result.is_cuda:
-                waits = not settings.get("non_blocking", False)
+                waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
                 size = self.numel() * self.element_size()
                 marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
             return result

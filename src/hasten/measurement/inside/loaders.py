@@ -6,9 +6,7 @@ to time anything: the session does, and the workers do.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader
@@ -65,14 +63,9 @@ class Loaders:
             self._starts.append(1)
         return number
 
-    @contextlib.contextmanager
-    def fetching(self, number: int) -> Iterator[None]:
+    def fetch_for(self, number: int | None) -> None:
         """Tell the stage timers of this process which loader they work for, and whether to time."""
-        workers.serve(number, self._marks.full)
-        try:
-            yield
-        finally:
-            workers.serve(None, False)
+        workers.serve(number, timed=number is not None and self._marks.full)
 
     def ready(self, iterator: object) -> int | None:
         """Batches that lie ready; None where there are no workers."""

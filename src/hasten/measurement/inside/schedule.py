@@ -18,14 +18,14 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
     seconds = float(spec["seconds"])  # type: ignore[arg-type]
     if spec["mode"] == "measure":
         steps = spec.get("steps")
-        counter = facts.OperatorCount(session.marks.phase)
+        counts = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
         count = Segment(
             label="count",
             full=True,
             min_seconds=0.0,
             min_steps=1,
-            enter=lambda: _count(session, counter),
-            leave=lambda: _counted(session, counter),
+            enter=lambda: _count(session, counts),
+            leave=lambda: _counted(session, counts),
         )
         return measure(
             session.history,
@@ -41,18 +41,25 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
     return _interventions(spec, session, patches, seconds)
 
 
-def _count(session: Session, counter: facts.OperatorCount) -> None:
-    # A dispatch mode inside a compiled step would have it traced again.
+Counts = tuple[facts.OperatorCount, facts.CallCount]
+
+
+def _count(session: Session, counts: Counts) -> None:
+    # A mode inside a compiled step would have it traced again.
     if session.roots is not None and not session.roots.compiled:
-        counter.__enter__()
+        for mode in counts:
+            mode.__enter__()
         session.extra["counting"] = True
 
 
-def _counted(session: Session, counter: facts.OperatorCount) -> None:
+def _counted(session: Session, counts: Counts) -> None:
     if session.extra.pop("counting", False):
-        counter.__exit__(None, None, None)
-        session.extra["num_operators"] = counter.num_operators
-        session.extra["num_flops"] = counter.num_flops
+        for mode in reversed(counts):
+            mode.__exit__(None, None, None)
+        operators, calls = counts
+        session.extra["num_operators"] = operators.num_operators
+        session.extra["num_flops"] = operators.num_flops
+        session.extra["num_calls"] = calls.num_calls
 
 
 def _interventions(spec: Mapping[str, object], session: Session, patches: Patches, seconds: float) -> Program:

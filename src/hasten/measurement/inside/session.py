@@ -13,9 +13,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from threading import get_ident, get_native_id
+from threading import get_ident
 from time import perf_counter
 from weakref import WeakValueDictionary
 
@@ -25,9 +25,11 @@ from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks
+from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.programs import History, Program, Segment
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
+from hasten.measurement.inside.stages import run_delay
 
 WARM_STEPS = 3
 WARM_SECONDS = 1.0
@@ -52,6 +54,7 @@ class Session:
         self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
+        self.profiler_seen = False
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
         self._program: Program = iter(())
@@ -74,6 +77,10 @@ class Session:
 
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
+        with self._standing_aside():
+            self._loader_starts(loader, iterator, start)
+
+    def _loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         if self.loaders.starts(loader, iterator) and self.roots is not None and self.started_at is not None:
             # A loader never seen before may feed a model never seen before.
             self.roots.discover()
@@ -84,31 +91,53 @@ class Session:
 
     def loader_ends(self, iterator: object, start: float) -> None:
         """An iterator's workers have been ended; it may be long after its last batch."""
+        with self._standing_aside():
+            self._loader_ends(iterator, start)
+
+    def _loader_ends(self, iterator: object, start: float) -> None:
         number = self.loaders.known(iterator)
         if number is not None and self.marks.here() and not self.closing:
             self.marks.add("end", start, number)
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
-        number = self.loaders.number(iterator)
-        ready = self.loaders.ready(iterator)
+        number, ready = 0, None
+        with self._standing_aside():
+            number = self.loaders.number(iterator)
+            ready = self.loaders.ready(iterator)
         self.marks.open.append("data_wait")
         start = self.marks.now()
+        self.loaders.fetch_for(number)
         ended = True
         try:
-            with self.loaders.fetching(number):
-                batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
+            batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
             ended = False
         finally:
+            self.loaders.fetch_for(None)
             self.marks.open.pop()
             if ended:
                 self.marks.add("next", start, [number, None, ready])
-        self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
-        self.last_batch = batch
+        with self._standing_aside():
+            self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
+            self.last_batch = batch
         return batch
+
+    @contextlib.contextmanager
+    def _standing_aside(self) -> Generator[None]:
+        """A fault of ours must not become the script's: it is told once, and measuring ends for this process."""
+        try:
+            yield
+        except Exception as error:
+            self.marks.full = False
+            self.extra["trouble"] = repr(error)
+            warn(f"measuring stands aside ({error!r})")
 
     def backward_ends(self) -> None:
         """An outermost backward has ended."""
+        with self._standing_aside():
+            self._backward_ends()
+
+    def _backward_ends(self) -> None:
         self._num_backwards += 1
         self.marks.between = BETWEEN
         if self._key is None and self._num_backwards >= 8:
@@ -119,6 +148,10 @@ class Session:
 
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer step has ended."""
+        with self._standing_aside():
+            self._optimizer_steps(optimizer)
+
+    def _optimizer_steps(self, optimizer: Optimizer) -> None:
         self.optimizers[id(optimizer)] = optimizer
         if self._key is None or self._key not in self.optimizers:
             self._key = id(optimizer)
@@ -186,6 +219,7 @@ class Session:
         if segment is None:
             self.finish("hasten")
             return
+        self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
         segment.enter()
         self._segment, self._segment_steps = segment, 0
         self.marks.full = segment.full
@@ -214,10 +248,14 @@ class Session:
             raw.update(self.on_finish(self))
         except Exception as error:
             raw["trouble"] = repr(error)
-        path = self.folder / f"raw-{os.getpid()}.json"
-        scratch = path.with_suffix(".part")
-        scratch.write_text(json.dumps(raw), encoding="utf-8")
-        scratch.replace(path)
+        raw["seconds_per_mark"] = seconds_per_mark()
+        try:
+            path = self.folder / f"raw-{os.getpid()}.json"
+            scratch = path.with_suffix(".part")
+            scratch.write_text(json.dumps(raw), encoding="utf-8")
+            scratch.replace(path)
+        except OSError as error:
+            warn(f"the record cannot be written ({error})")
         self._tell(force=True, state="done")
         if ended_by == "hasten":
             leave()
@@ -279,13 +317,19 @@ class Session:
             (self.folder / f"status-{os.getpid()}").write_text(line, encoding="utf-8")
 
 
-def run_delay() -> float | None:
-    """Seconds that this thread was ready to run and had no core, so far; None where the kernel does not tell."""
-    try:
-        with open(f"/proc/self/task/{get_native_id()}/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
+def seconds_per_mark() -> float:
+    """What putting down one span costs here: the least of five means over a thousand."""
+    marks = Marks()
+    means: list[float] = []
+    for _ in range(5):
+        begin = perf_counter()
+        for _ in range(1000):
+            marks.open.append("mark")
+            start = marks.now()
+            marks.open.pop()
+            marks.add("mark", start)
+        means.append((perf_counter() - begin) / 1000)
+    return min(means)
 
 
 def leave() -> None:

@@ -7,12 +7,22 @@ those are, and costs one comparison while no batch is being timed.
 from __future__ import annotations
 
 import functools
+from builtins import open as open_plain  # before anybody patches it
 from collections.abc import Callable
-from threading import get_ident
+from threading import get_ident, get_native_id
 from time import perf_counter, thread_time
 
 Function = Callable[..., object]
 Key = tuple[str, str]  # stage, library or transform
+
+
+def run_delay() -> float | None:
+    """Seconds that this thread was ready to run and had no core, so far; None where the kernel does not tell."""
+    try:
+        with open_plain(f"/proc/self/task/{get_native_id()}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class Totals:

@@ -23,13 +23,13 @@ from hasten.measurement.inside import libraries
 from hasten.measurement.inside.patches import Patches, warn
 from hasten.measurement.inside.roots import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
-from hasten.measurement.inside.stages import Function, Key, clock
+from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
 
 MOST_SAMPLES = 64  # sample times kept of a batch
 _serving: tuple[int | None, bool] = (None, False)
 
 
-def serve(loader: int | None, timed: bool) -> None:
+def serve(loader: int | None, *, timed: bool) -> None:
     """Tell which loader the main process fetches for now, and whether to time it."""
     global _serving
     _serving = (loader, timed)
@@ -85,6 +85,7 @@ class _Recorder:
         """Fetch a batch with its stages timed."""
         self._samples, self._sample_bytes = [], 0
         lines = self._line_sampler()
+        delay = run_delay()
         start = perf_counter()
         clock.begin()
         try:
@@ -102,7 +103,9 @@ class _Recorder:
                 lines.running(False)
         end = perf_counter()
         try:
-            self._write(fetcher, start, end, totals, batch)
+            waited = run_delay()
+            delay = waited - delay if waited is not None and delay is not None else None
+            self._write(fetcher, (start, end, delay), totals, batch)
         except Exception as error:
             warn(f"a worker's times are lost ({error!r})")
         return batch
@@ -137,7 +140,14 @@ class _Recorder:
             self._lines = LineSampler(get_ident(), lambda: "data_wait")
         return self._lines
 
-    def _write(self, fetcher: object, start: float, end: float, totals: dict[Key, object], batch: object) -> None:
+    def _write(
+        self,
+        fetcher: object,
+        times: tuple[float, float, float | None],
+        totals: dict[Key, Totals],
+        batch: object,
+    ) -> None:
+        start, end, delay = times
         samples = self._samples
         number = len(samples) or _first_length(batch)
         self._sample_cost = (end - start) / max(1, number)
@@ -145,12 +155,10 @@ class _Recorder:
             "loader": _serving[0],
             "start": start,
             "end": end,
+            "delay": delay,
             "samples": number,
             "seconds": [round(s, 7) for s in samples[:: max(1, len(samples) // MOST_SAMPLES)]][:MOST_SAMPLES],
-            "stages": [
-                [*key, t.calls, t.seconds, t.cpu, t.num_bytes]  # type: ignore[attr-defined]
-                for key, t in totals.items()
-            ],
+            "stages": [[*key, t.calls, t.seconds, t.cpu, t.num_bytes] for key, t in totals.items()],
             "held": self._held_bytes(fetcher),
             "sample_bytes": self._sample_bytes,
             "files": libraries.take_files(),
