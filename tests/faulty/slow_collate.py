@@ -59,7 +59,7 @@ class Sentiment(nn.Module):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     loader = DataLoader(
-        Sentences(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,
+        Sentences(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True,
         collate_fn=collate_padded if MENDED else collate,
     )
     model = Sentiment()
