@@ -1,0 +1,70 @@
+"""What holds for every test: no patch of ours outlives it, and what needs a GPU is skipped without one."""
+
+import builtins
+import sys
+
+import pytest
+
+from hasten.measurement.inside.patches import _Finder
+
+
+def pytest_collection_modifyitems(items):
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def patched_places():
+    """Every place at which hasten hooks, as (name, what is there now)."""
+    places = [("builtins.print", builtins.print), ("builtins.open", builtins.open)]
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "compile"):
+        return places
+    from torch.optim.optimizer import Optimizer
+    from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    owners = (
+        (torch.Tensor, ("item", "to", "cuda", "cpu", "backward", "__float__", "__repr__")),
+        (DataLoader, ("__iter__", "__init__")),
+        (_BaseDataLoaderIter, ("__next__",)),
+        (Optimizer, ("zero_grad",)),
+        (torch.nn.Module, ("zero_grad", "compile")),
+        (torch, ("save", "load", "compile", "set_anomaly_enabled")),
+        (torch.autograd, ("backward", "grad")),
+    )
+    return places + [(f"{owner.__name__}.{name}", getattr(owner, name)) for owner, names in owners for name in names]
+
+
+def hooks_left():
+    """Names of what hasten left behind: patched functions, global hooks, import finders."""
+    left = [name for name, what in patched_places() if is_ours(what)]
+    left += ["sys.meta_path" for finder in sys.meta_path if isinstance(finder, _Finder)]
+    left += ["sys.excepthook"] if is_ours(sys.excepthook) else []
+    if "torch.nn.modules.module" in sys.modules and "torch.optim.optimizer" in sys.modules:
+        from torch.nn.modules import module
+        from torch.optim import optimizer
+
+        for name in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
+            left += [name] if getattr(module, name) else []
+        for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+            left += [name] if getattr(optimizer, name) else []
+    return left
+
+
+def is_ours(function):
+    """Whether hasten's code runs when this is called; functools.wraps hides the module, not the code."""
+    code = getattr(function, "__code__", None)
+    return code is not None and "/hasten/" in code.co_filename.replace("\\", "/")
+
+
+@pytest.fixture(autouse=True)
+def no_hook_outlives_a_test():
+    assert hooks_left() == [], "an earlier test or import left hooks behind"
+    yield
+    assert hooks_left() == [], "this test left hooks behind"

@@ -1,0 +1,312 @@
+"""Each fault in a hand-written run is found, and is not found where its input was not measured."""
+
+import msgspec
+import pytest
+from runs import COMPUTING, GPU, HEALTHY, LINE, hot, loader, machine, run, samples, steps, sync, tried
+
+from hasten.diagnosis.diagnose import KINDS, diagnose
+from hasten.records import CopyFacts, Interval, ModelFacts, Stage, Where
+
+REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}
+WAITS = {"data_wait": 0.06, **REST}
+
+
+def fed(*stages, **changes):
+    """A run that waits for a loader without workers which spends its time on these stages."""
+    measured = {"num_workers": 0, "num_measured_batches": 40, "num_measured_samples": 1280} if stages else {}
+    return run(steps=steps(phases=WAITS), loaders=(loader(stages=stages, **{**measured, **changes}),))
+
+
+def stage(name, detail="", seconds=2.4):
+    return Stage(name=name, detail=detail, num_calls=1280, seconds=seconds, cpu_seconds=seconds)
+
+
+def mended(kind, ratio=0.6, *, trial=None, **settings):
+    """A run in which mending this fault was tried."""
+    return run(interventions=[tried(trial or kind, ratio, **settings)])
+
+
+def loading(kind, ratio=0.6):
+    feeding = loader(sample_seconds=(0.001, 0.002, 0.2), batch_work_seconds=(0.1, 0.2))
+    seen = steps(phases=WAITS)
+    return run(steps=seen, loaders=(feeding,), interventions=[tried(kind, ratio, num_workers="2")])
+
+
+def copying(copies, **changes):
+    tries = [tried("replay", 0.98), tried("device replay", 0.7)]
+    feeding = loader(decoded_bytes_per_sample=150_000.0)
+    facts = {"device": "cuda", "copies": copies}
+    return run(interventions=tries, facts=facts, loaders=(feeding,), on=machine(devices=(GPU,), torch_cuda="12.4"))
+
+
+def copied(*, pinned, blocking):
+    return CopyFacts(num_bytes=19e6, pinned=pinned, blocking=blocking, dtypes=("float32",), where=LINE)
+
+
+def rarely(phase, *, facts, interventions=()):
+    given = {"steps_per_epoch": 200.0, **facts}
+    return run(steps=steps(rare={phase: (5, 0.2)}), facts=given, interventions=interventions)
+
+
+def tiny(*, ratio=0.4, size=4):
+    """5 ms a step, most of it the cost of calling operators."""
+    phases = {p: s / 25 for p, s in COMPUTING.items()}
+    seen = steps(phases=phases, seconds=0.005, num_samples=size)
+    return run(
+        steps=seen,
+        facts={"num_calls": 40.0},
+        interventions=[tried("small_batch", ratio, step=0.005, joined="4")],
+    )
+
+
+def parallel(models):
+    return run(facts={"models": models})
+
+
+MODEL = ModelFacts(
+    name="ResNet", num_parameters=10, num_modules=3, dtypes=("float32",), devices=("cuda",), data_parallel=True
+)
+LOG = Where(file="/home/ada/train.py", line=40, function="train", source="print(loss)")
+
+# kind -> (a run with this fault, the same run where the rule's input was not measured)
+CASES = {
+    "slow_read": (fed(stage("read", "file")), fed()),
+    "slow_decode": (fed(stage("decode", "Pillow JPEG")), fed()),
+    "slow_transform": (fed(stage("transform", "RandomRotation")), fed()),
+    "slow_collate": (fed(stage("collate")), fed()),
+    "too_few_workers": (loading("too_few_workers"), loading("too_few_workers", None)),
+    "too_many_workers": (loading("too_many_workers"), loading("too_many_workers", None)),
+    "shallow_prefetch": (loading("shallow_prefetch"), loading("shallow_prefetch", None)),
+    "worker_startup": (
+        run(steps=steps(rare={"epoch_start": (10, 1.0)}), facts={"steps_per_epoch": 10.0}),
+        run(facts={"steps_per_epoch": 10.0}),
+    ),
+    "python_bound_data": (
+        run(
+            steps=steps(phases=WAITS),
+            facts={"gather_seconds": 0.001},
+            loaders=(loader(in_memory=True),),
+        ),
+        run(steps=steps(phases=WAITS), loaders=(loader(in_memory=True),)),
+    ),
+    "busy_machine": (
+        run(resources=samples(tree=1.0, others=1.0), facts={"run_delay": 0.02}),
+        run(resources=samples(tree=1.0, others=1.0)),
+    ),
+    "pageable_copy": (copying(copied(pinned=0.0, blocking=1.0)), copying(None)),
+    "blocking_copy": (copying(copied(pinned=1.0, blocking=1.0)), copying(None)),
+    "wide_copy": (copying(copied(pinned=1.0, blocking=0.0)), copying(None)),
+    "sync_points": (
+        run(steps=steps(phases={**REST, "sync": 0.04}), sync_points=(sync(0.04),)),
+        run(steps=steps(phases={**REST, "sync": 0.04})),
+    ),
+    "launch_bound": (run(facts={"num_calls": 2000.0}), run(facts={"num_calls": None})),
+    "full_precision": (mended("full_precision"), mended("full_precision", None)),
+    "channels_first": (mended("channels_first"), mended("channels_first", None)),
+    "cudnn_autotune": (mended("cudnn_autotune"), mended("cudnn_autotune", None)),
+    "unfused_optimizer": (mended("unfused_optimizer"), mended("unfused_optimizer", None)),
+    "zero_grad_in_place": (mended("zero_grad_in_place"), mended("zero_grad_in_place", None)),
+    "anomaly_detection": (mended("anomaly_detection"), mended("anomaly_detection", None)),
+    "profiler_on": (mended("profiler_on"), mended("profiler_on", None)),
+    "denormals": (mended("denormals"), mended("denormals", None)),
+    "page_faults": (mended("page_faults"), mended("page_faults", None)),
+    "thread_contention": (mended("thread_contention"), mended("thread_contention", None)),
+    "validation_gradients": (
+        rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", 0.5)]),
+        rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", None)]),
+    ),
+    "validation_often": (
+        rarely("validation", facts={"steps_per_validation": 5.0}),
+        rarely("validation", facts={}),
+    ),
+    "checkpoint_often": (
+        rarely("checkpoint", facts={"steps_per_checkpoint": 5.0}),
+        rarely("checkpoint", facts={}),
+    ),
+    "logging_each_step": (
+        run(
+            steps=steps(phases={**REST, "logging": 0.03}),
+            hot_lines=(hot(0.03, phase="logging", where=LOG),),
+        ),
+        run(steps=steps(phases=REST)),
+    ),
+    "small_batch": (tiny(), tiny(ratio=None)),
+    "memory_full": (run(resources=samples(major_faults=3000.0)), run(resources=())),
+    "cuda_unused": (
+        run(on=machine(devices=(GPU,), torch_cuda="12.4", cuda_usable=True)),
+        run(on=machine(devices=(GPU,), torch_cuda="12.4", cuda_usable=None)),
+    ),
+    "cpu_only_build": (run(on=machine(devices=(GPU,))), run()),
+    "data_parallel": (parallel((MODEL,)), parallel(())),
+    "script_bound": (
+        run(steps=steps(phases={**REST, "script": 0.05}), hot_lines=(hot(0.05),)),
+        run(steps=steps(phases={**REST, "script": 0.05})),
+    ),
+}
+# What has two trials; the second of them.
+OTHER_TRIALS = {"tf32": "full_precision", "passive_waiting": "thread_contention"}
+
+
+def kinds(measured):
+    return [finding.kind for finding in diagnose(measured).findings]
+
+
+def test_every_kind_has_a_case():
+    assert set(CASES) == set(KINDS)
+    assert len(set(KINDS)) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_is_the_top_finding_where_it_was_measured(kind):
+    assert kinds(CASES[kind][0])[:1] == [kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rule_abstains_where_its_input_was_not_measured(kind):
+    assert kind not in kinds(CASES[kind][1])
+
+
+@pytest.mark.parametrize("trial", OTHER_TRIALS)
+def test_the_other_way_of_trying_a_fault_counts_too(trial):
+    assert kinds(mended(trial)) == [OTHER_TRIALS[trial]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finding_says_what_it_is_why_and_what_to_do(kind):
+    finding = diagnose(CASES[kind][0]).findings[0]
+    assert finding.title and finding.because and finding.remedy
+    assert all(isinstance(reason, str) and "None" not in reason for reason in finding.because)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_finding_promises_more_than_the_step(kind):
+    diagnosis = diagnose(CASES[kind][0])
+    assert all(0.0 < f.recoverable <= diagnosis.breakdown.step_seconds for f in diagnosis.findings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interval_holds_what_is_promised(kind):
+    finding = diagnose(CASES[kind][0]).findings[0]
+    interval = finding.interval
+    if interval is not None:
+        assert interval.low <= finding.recoverable <= interval.high
+        assert interval.value == pytest.approx(finding.recoverable)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_confirmed_names_an_intervention_of_the_run(kind):
+    measured = CASES[kind][0]
+    finding = diagnose(measured).findings[0]
+    assert finding.confirmed_by is None or finding.confirmed_by in {i.name for i in measured.interventions}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_verdict_is_one_sentence_about_the_top_finding(kind):
+    diagnosis = diagnose(CASES[kind][0])
+    assert diagnosis.verdict.endswith("of the step.")
+    assert "\n" not in diagnosis.verdict
+    assert diagnosis.findings[0].title[1:] in diagnosis.verdict
+
+
+def test_nothing_wrong_is_an_answer():
+    diagnosis = diagnose(run())
+    assert diagnosis.findings == ()
+    assert diagnosis.verdict.startswith("Nothing wrong: compute-bound")
+
+
+def test_a_healthy_run_with_everything_tried_has_no_finding():
+    tries = [mended(k).interventions[0] for k in KINDS if mended(k).interventions[0].ratio is not None]
+    equal = [msgspec.structs.replace(t, ratio=Interval(value=0.99, low=0.97, high=1.01)) for t in tries]
+    diagnosis = diagnose(run(interventions=[*equal, tried("replay", 0.98)]))
+    assert diagnosis.findings == ()
+    assert "batches for free would gain 2 %" in diagnosis.verdict
+
+
+def test_a_heavy_model_without_workers_is_healthy():
+    assert kinds(run(loaders=(loader(num_workers=0, stages=(stage("decode", seconds=0.05),)),))) == []
+
+
+def test_accumulation_is_healthy():
+    phases = {p: 4 * s for p, s in HEALTHY.items()}
+    assert kinds(run(steps=steps(phases=phases, seconds=0.4, num_batches=4, num_samples=128))) == []
+
+
+def test_validating_and_saving_once_an_epoch_is_healthy():
+    seen = steps(rare={"validation": (20, 1.0), "checkpoint": (20, 1.0)})
+    facts = {"steps_per_epoch": 20.0, "steps_per_validation": 20.0, "steps_per_checkpoint": 20.0}
+    assert kinds(run(steps=seen, facts=facts)) == []
+
+
+def test_findings_are_told_costliest_first():
+    tries = [tried("denormals", 0.9), tried("unfused_optimizer", 0.7), tried("channels_first", 0.8)]
+    found = diagnose(run(interventions=tries)).findings
+    assert [f.kind for f in found] == ["unfused_optimizer", "channels_first", "denormals"]
+    assert [f.recoverable for f in found] == pytest.approx([0.03, 0.02, 0.01])
+
+
+def test_what_is_worth_less_than_a_twentieth_of_the_step_is_not_told():
+    assert kinds(mended("denormals", 0.96)) == []
+
+
+def test_a_ratio_that_may_be_one_is_no_finding():
+    unsure = msgspec.structs.replace(tried("denormals", 0.8), ratio=Interval(value=0.8, low=0.5, high=1.1))
+    assert kinds(run(interventions=[unsure])) == []
+
+
+def test_images_are_read_because_they_are_decoded():
+    # A small file and a large one differ in both: whoever stores images smaller saves both.
+    case = fed(stage("decode", "Pillow JPEG", 1.6), stage("read", "file", 0.6))
+    (finding,) = diagnose(case).findings
+    assert finding.kind == "slow_decode"
+    assert finding.recoverable == pytest.approx(2.2 / 40)
+
+
+def test_no_stage_promises_more_than_batches_for_free_give():
+    case = fed(stage("decode", "Pillow JPEG", 8.0))
+    case = msgspec.structs.replace(case, interventions=(tried("replay", 0.6),))
+    finding = diagnose(case).findings[0]
+    assert (finding.kind, finding.confirmed_by) == ("slow_decode", "replay")
+    assert finding.recoverable == pytest.approx(0.04)
+
+
+def test_what_more_workers_hide_is_not_promised_again_by_the_stages():
+    feeding = loader(stages=(stage("decode", "Pillow JPEG"),), num_measured_batches=40, num_measured_samples=1280)
+    tries = [tried("replay", 0.5), tried("too_few_workers", 0.55, num_workers="4")]
+    found = diagnose(run(steps=steps(phases=WAITS), loaders=(feeding,), interventions=tries)).findings
+    assert found[0].kind == "too_few_workers"
+    assert sum(f.recoverable for f in found) <= 0.05 + 1e-9
+
+
+def test_a_line_that_logs_is_not_counted_again_as_a_sync_point_or_as_the_scripts_own():
+    case = run(
+        steps=steps(phases={**REST, "logging": 0.03, "sync": 0.03}),
+        hot_lines=(hot(0.03, phase="logging", where=LOG), hot(0.02, where=LOG)),
+        sync_points=(sync(0.03, where=LOG),),
+    )
+    assert kinds(case) == ["logging_each_step"]
+
+
+def test_one_read_of_the_loss_a_step_on_a_cpu_is_no_fault():
+    case = run(steps=steps(phases={**HEALTHY, "sync": 0.001}), sync_points=(sync(0.001, calls=1.0),))
+    assert kinds(case) == []
+
+
+def test_a_gpu_that_is_used_is_not_called_unused():
+    case = run(on=machine(devices=(GPU,), torch_cuda="12.4"), facts={"device": "cuda"})
+    assert kinds(case) == []
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_a_gpu_that_the_user_hides_is_not_called_unused(hidden):
+    box = machine(devices=(GPU,), torch_cuda="12.4", cuda_usable=True, environment={"CUDA_VISIBLE_DEVICES": hidden})
+    assert kinds(run(on=box)) == []
+
+
+def test_others_on_the_machine_are_no_fault_while_cores_are_left():
+    case = run(resources=samples(tree=1.0, others=1.0), on=machine(num_cores=8.0), facts={"run_delay": 0.0005})
+    assert kinds(case) == []
+
+
+def test_a_run_without_steps_is_not_diagnosed():
+    with pytest.raises(ValueError, match="without steps"):
+        diagnose(run(steps=()))

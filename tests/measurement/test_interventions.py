@@ -1,0 +1,255 @@
+"""Which further runs a run gives a chance of telling something."""
+
+import pytest
+
+from hasten.measurement.interventions import Shares, choose, compare
+from hasten.records import Facts, LoaderFacts, Machine, ModelFacts, OptimizerFacts, Stage
+
+COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
+WAITING = {"data_wait": 0.06, "forward": 0.015, "backward": 0.02, "optimizer": 0.002}
+
+
+def machine(**changes):
+    given = {
+        "system": "Linux-6.1-x86_64",
+        "python": "3.12",
+        "torch": None,
+        "torch_cuda": None,
+        "cpu": "A CPU",
+        "num_cores": 4.0,
+        "num_cores_present": 4,
+        "cpu_features": ("avx2",),
+        "memory_bytes": 1 << 34,
+        "memory_available_bytes": 1 << 33,
+        "swap_bytes": 0,
+        "shm_bytes": None,
+    }
+    return Machine(**{**given, **changes})
+
+
+def model(**changes):
+    given = {"name": "Net", "num_parameters": 9, "num_modules": 3, "dtypes": ("float32",), "devices": ("cpu",)}
+    return ModelFacts(**{**given, **changes})
+
+
+def loader(**changes):
+    given = {
+        "name": "Films",
+        "role": "train",
+        "num_workers": 0,
+        "batch_size": 16,
+        "num_batches": 10,
+        "num_samples": 160,
+    }
+    return LoaderFacts(**{**given, "start_method": "fork", **changes})
+
+
+def chosen(*, phases=COMPUTING, step=0.1, faults=0.0, others=0.0, on=None, **facts):
+    shares = Shares(step=step, regular=step, phases=phases, faults=faults, others_cpu=others)
+    return choose(Facts(**{"boundary": "optimizer", "num_threads": 1, **facts}), shares, on or machine())
+
+
+def inside(**case):
+    """What the alternating launch is asked for."""
+    return next((f.spec for f in chosen(**case) if f.mode == "interventions"), None)
+
+
+def switches(**case):
+    spec = inside(**case)
+    return [] if spec is None else spec["switches"]
+
+
+def launches(**case):
+    return {f.name: f for f in chosen(**case) if f.mode == "plain"}
+
+
+def test_a_script_without_a_loader_and_without_a_fault_needs_no_further_run():
+    assert chosen(phases={"forward": 0.001}) == []
+
+
+def test_whoever_has_a_loader_gets_batches_for_free():
+    spec = inside(loaders=(loader(),))
+    assert spec["replay"] and not spec["device_replay"] and not spec["drain"]
+
+
+def test_a_loader_that_is_waited_for_is_also_run_alone():
+    assert inside(loaders=(loader(),), phases=WAITING)["drain"]
+
+
+def test_batches_are_replayed_from_the_device_where_there_is_one():
+    assert inside(loaders=(loader(),), device="cuda")["device_replay"]
+
+
+def test_a_validation_loader_is_not_replayed():
+    assert not (inside(loaders=(loader(role="validation"),)) or {}).get("replay")
+
+
+@pytest.mark.parametrize(("step", "joined"), [(0.1, True), (2.0, False)])
+def test_only_short_steps_are_joined(step, joined):
+    assert inside(loaders=(loader(),), step=step)["join"] is joined
+
+
+def test_denormals_are_tried_where_the_cpu_computes():
+    assert "denormals" in switches()
+    assert "denormals" not in switches(device="cuda")
+    assert "denormals" not in switches(phases=WAITING, step=1.0)
+
+
+@pytest.mark.parametrize("fact", ["anomaly_detection", "zero_grad_in_place"])
+def test_what_the_script_switched_on_is_tried_off(fact):
+    assert fact in switches(**{fact: True})
+    assert fact not in switches()
+
+
+@pytest.mark.parametrize(
+    ("name", "fused", "share", "tried"),
+    [
+        ("Adam", None, 0.02, True),
+        ("Adam", True, 0.02, False),
+        ("Adam", None, 0.001, False),
+        ("RMSprop", None, 0.02, False),
+    ],
+)
+def test_an_optimizer_that_costs_something_is_tried_fused(name, fused, share, tried):
+    stepping = OptimizerFacts(name=name, num_parameters=9, num_tensors=2, fused=fused)
+    phases = {**COMPUTING, "optimizer": share}
+    assert ("unfused_optimizer" in switches(optimizers=(stepping,), phases=phases)) is tried
+
+
+BF16 = {"on": machine(cpu_features=("avx512_bf16",))}
+
+
+@pytest.mark.parametrize(
+    ("case", "tried"),
+    [
+        ({"models": (model(),), **BF16}, True),
+        ({"models": (model(),)}, False),
+        ({"models": (model(),), "autocast": True, **BF16}, False),
+        ({"models": (model(dtypes=("float32", "float64")),), **BF16}, False),
+        ({"models": (model(compiled=True),), **BF16}, False),
+        ({"models": (model(),), "device": "cuda"}, True),
+    ],
+)
+def test_lower_precision_is_tried_where_the_hardware_has_it_and_the_script_does_not_use_it(case, tried):
+    assert ("full_precision" in switches(**case)) is tried
+
+
+@pytest.mark.parametrize(("on", "tried"), [(False, True), (True, False)])
+def test_tf32_is_tried_where_it_is_off(on, tried):
+    assert ("tf32" in switches(models=(model(),), device="cuda", tf32=on)) is tried
+
+
+@pytest.mark.parametrize(
+    ("changes", "tried"),
+    [({"num_convolutions": 3}, True), ({"num_convolutions": 3, "channels_last": True}, False), ({}, False)],
+)
+def test_channels_last_is_tried_on_convolutions_that_are_not(changes, tried):
+    assert ("channels_first" in switches(models=(model(**changes),))) is tried
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "shapes", "tried"),
+    [
+        (False, 1, ["cudnn_autotune=on"]),
+        (True, 1, []),
+        (True, 50, ["cudnn_autotune=off"]),
+        (False, 50, []),
+    ],
+)
+def test_autotuning_is_tried_against_the_shapes(benchmark, shapes, tried):
+    case = {"models": (model(num_convolutions=3),), "device": "cuda"}
+    found = switches(**case, cudnn_benchmark=benchmark, num_input_shapes=shapes)
+    assert [name for name in found if name.startswith("cudnn")] == tried
+
+
+def test_threads_are_tried_as_many_as_the_workers_leave_cores():
+    assert "thread_contention=1" in switches(num_threads=4, loaders=(loader(num_workers=3),))
+    assert "thread_contention=2" in switches(num_threads=4, loaders=(loader(num_workers=2),))
+    assert not any(n.startswith("thread") for n in switches(num_threads=1, loaders=(loader(num_workers=2),)))
+    assert not any(n.startswith("thread") for n in switches(num_threads=4, loaders=(loader(),)))
+
+
+def test_more_workers_are_tried_where_batches_are_waited_for():
+    slow = loader(batch_work_seconds=(0.08, 0.08))
+    found = launches(loaders=(slow,), phases=WAITING)["too_few_workers"]
+    assert found.spec == {"install": ["num_workers=2"]}
+    assert found.settings == {"num_workers": "2"}
+    assert "too_few_workers" not in launches(loaders=(slow,))
+
+
+def test_workers_that_wait_for_a_disk_may_be_more_than_the_cores():
+    stages = (Stage(name="read", num_calls=10, seconds=1.0, cpu_seconds=0.1),)
+    slow = loader(num_workers=4, stages=stages, batch_work_seconds=(0.4,), prefetch_factor=2)
+    found = launches(loaders=(slow,), phases=WAITING)["too_few_workers"]
+    assert int(found.settings["num_workers"]) > 4
+
+
+def test_data_in_memory_is_not_given_workers():
+    assert launches(loaders=(loader(in_memory=True),), phases=WAITING) == {}
+
+
+def test_workers_that_would_have_to_be_spawned_are_not_tried():
+    assert launches(loaders=(loader(start_method="spawn"),), phases=WAITING) == {}
+
+
+def test_more_workers_than_cores_are_tried_fewer():
+    found = launches(loaders=(loader(num_workers=16),))
+    assert found["too_many_workers"].settings == {"num_workers": "4"}
+
+
+@pytest.mark.parametrize(
+    ("samples", "tried"), [((0.01,) * 30, False), ((0.01,) * 29 + (0.5,), True), ((0.01, 0.5), False)]
+)
+def test_a_deeper_prefetch_is_tried_where_samples_are_uneven(samples, tried):
+    uneven = loader(num_workers=4, prefetch_factor=2, sample_seconds=samples)
+    assert ("shallow_prefetch" in launches(loaders=(uneven,), phases=WAITING)) is tried
+
+
+@pytest.mark.parametrize(("persistent", "tried"), [(False, True), (True, False)])
+def test_workers_are_kept_where_their_start_costs_something(persistent, tried):
+    starting = loader(num_workers=2, persistent_workers=persistent)
+    phases = {**COMPUTING, "epoch_start": 0.02}
+    assert ("worker_startup" in launches(loaders=(starting,), phases=phases)) is tried
+
+
+def test_a_profiler_is_kept_off_in_a_launch_of_its_own():
+    assert launches(profiler=True)["profiler_on"].spec == {"install": ["no_profiler"]}
+
+
+def test_gradients_in_validation_are_tried_without_where_validation_costs_something():
+    validating = {**COMPUTING, "validation": 0.02}
+    assert "validation_gradients" in launches(validation_grad=True, phases=validating)
+    assert "validation_gradients" not in launches(validation_grad=True)
+    assert "validation_gradients" not in launches(phases=validating)
+
+
+@pytest.mark.parametrize(
+    ("faults", "system", "tried"),
+    [
+        (50_000.0, "Linux-6.1", True),
+        (100.0, "Linux-6.1", False),
+        (None, "Linux-6.1", False),
+        (5e4, "Windows-11", False),
+    ],
+)
+def test_keeping_memory_is_tried_where_pages_are_faulted_in(faults, system, tried):
+    found = launches(faults=faults, on=machine(system=system))
+    assert ("page_faults" in found) is tried
+    assert all("MALLOC_TRIM_THRESHOLD_" in f.environment for f in found.values())
+
+
+@pytest.mark.parametrize(("others", "workers", "tried"), [(1.0, 0, True), (0.0, 2, True), (0.0, 0, False)])
+def test_waiting_without_spinning_is_tried_where_others_want_the_cores(others, workers, tried):
+    found = launches(num_threads=4, others=others, loaders=(loader(num_workers=workers),))
+    assert ("passive_waiting" in found) is tried
+
+
+def test_a_side_without_a_step_is_said_and_has_no_ratio():
+    tried = compare("tf32", [], [0.1], num_steps=0)
+    assert tried.ratio is None and tried.note == "no step was measured"
+
+
+def test_a_comparison_keeps_both_sides():
+    tried = compare("tf32", [0.05, 0.05, 0.06], [0.1, 0.1, 0.1], num_steps=30, settings={"a": "b"})
+    assert (tried.candidate_seconds, tried.baseline_seconds, tried.ratio.value) == (0.05, 0.1, 0.5)
+    assert (tried.num_steps, tried.settings) == (30, {"a": "b"})
