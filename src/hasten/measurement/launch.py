@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -263,7 +263,7 @@ def _marked(folder: Path) -> Iterator[psutil.Process]:
 
 
 @contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Generator[None]:
     """Being told to end is like Ctrl-C: what was started must not outlive us."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:

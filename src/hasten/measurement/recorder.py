@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import linecache
 import statistics
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from hasten.measurement.folding import FoldedStep, Span, fold, loader_roles
 from hasten.measurement.inside.marks import AUTOCAST
@@ -53,7 +56,21 @@ class Recorded:
     def steps_record(self, *, zero: float) -> tuple[Step, ...]:
         """The measured steps, times since `zero`."""
         script = self._script_share()
-        return tuple(_step(n, step, zero, script) for n, step in enumerate(self.measured[:MOST_STEPS]))
+        steps = tuple(_step(n, step, zero, script) for n, step in enumerate(self.measured[:MOST_STEPS]))
+        return self._with_device(steps, zero)
+
+    def _with_device(self, steps: tuple[Step, ...], zero: float) -> tuple[Step, ...]:
+        """The same steps with what their spans took on the device."""
+        spans = sorted(self.raw.get("device_spans", ()), key=lambda span: span[1])
+        if not spans:
+            return steps
+        seconds: list[dict[str, float]] = [defaultdict(float) for _ in steps]
+        starts = [step.start + zero for step in steps]
+        for kind, start, taken in spans:
+            index = bisect_right(starts, start) - 1
+            if index >= 0 and start < starts[index] + steps[index].seconds:
+                seconds[index][kind] += taken
+        return tuple(msgspec.structs.replace(s, device=dict(d)) for s, d in zip(steps, seconds))
 
     def _script_share(self) -> float:
         """Share of the time between spans in which the sampler met a known line."""

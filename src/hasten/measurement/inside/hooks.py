@@ -98,13 +98,11 @@ def spanned(
             return function(*arguments, **settings)
         note = detail() if detail else None
         marks.remember_place(kind, 1)
-        marks.open.append(kind)
-        start = marks.now()
+        start = marks.enter(kind)
         try:
             return function(*arguments, **settings)
         finally:
-            marks.open.pop()
-            marks.add(kind, start, note)
+            marks.leave(kind, start, note)
 
     return call
 
@@ -181,14 +179,12 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
 
     def before(_optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if marks.here():
-            starts.append(marks.now())
-            marks.open.append("optimizer")
+            starts.append(marks.enter("optimizer"))
 
     def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if marks.here() and starts:
-            marks.open.pop()
             marks.remember_place("optimizer", 2)
-            marks.add("optimizer", starts.pop(), id(optimizer))
+            marks.leave("optimizer", starts.pop(), id(optimizer))
             listener.optimizer_steps(optimizer)
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
@@ -202,13 +198,11 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
             if not marks.full or not marks.here() or "zero_grad" in marks.open:
                 return original(self, set_to_none)
             place = marks.place(1)
-            marks.open.append("zero_grad")
-            start = marks.now()
+            start = marks.enter("zero_grad")
             try:
                 return original(self, set_to_none)
             finally:
-                marks.open.pop()
-                marks.add("zero_grad", start, [place, bool(set_to_none)])
+                marks.leave("zero_grad", start, [place, bool(set_to_none)])
 
         return zero_grad
 

@@ -63,8 +63,11 @@ def _persistent(patches: Patches, _value: str) -> None:
 
 
 def _no_profiler(patches: Patches, _value: str) -> None:
-    def nothing(original: Function) -> Function:
-        return lambda self, *_a, **_s: self
+    def nothing(_original: Function) -> Function:
+        def itself(self: object, *_arguments: object, **_settings: object) -> object:
+            return self
+
+        return itself
 
     for kind in (torch.autograd.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.profiler.profile):
         for name in ("__enter__", "__exit__", "start", "stop", "step"):
@@ -73,7 +76,10 @@ def _no_profiler(patches: Patches, _value: str) -> None:
 
 
 def _exits(_original: Function) -> Function:
-    return lambda self, *_arguments: None
+    def leave(_self: object, *_arguments: object) -> None:
+        """The with block ends, and nothing was ever on."""
+
+    return leave
 
 
 def _no_validation_grad(patches: Patches, _value: str) -> None:

@@ -166,14 +166,15 @@ class _TimedTransform:
         self.__dict__.update(_inner=transform, _call=clock.timed(_plain(transform), "transform", name))
 
     @property
-    def __class__(self) -> type:
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
         return type(self._inner)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_inner"], name)
 
     def __call__(self, *arguments: object, **settings: object) -> object:
-        return self._call(*arguments, **settings)
+        call: Function = self.__dict__["_call"]
+        return call(*arguments, **settings)
 
 
 def _plain(transform: Function) -> Function:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 
+from hasten.measurement.inside.device_clock import DeviceClock
 from hasten.measurement.inside.frames import Place, user_place
 
 Detail = int | float | str | list["int | float | str | bool | None"] | None
@@ -35,6 +36,7 @@ class Marks:
         self.between = BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
         self.full = False  # False: only what the time of record needs
         self.thread = get_ident()
+        self.device: DeviceClock | None = None  # where the script trains on a GPU
         self.places: dict[Place, int] = {}
         self.first_place: dict[str, int] = {}
 
@@ -45,6 +47,20 @@ class Marks:
     def phase(self) -> str:
         """What the training thread is in."""
         return self.open[-1] if self.open else self.between
+
+    def enter(self, kind: str) -> float:
+        """Open a span; returns its start."""
+        self.open.append(kind)
+        if self.device is not None and self.full:
+            self.device.enter()
+        return self.now()
+
+    def leave(self, kind: str, start: float, detail: Detail = None) -> None:
+        """Close the span that was opened last and put it down."""
+        self.open.pop()
+        if self.device is not None and self.full:
+            self.device.leave(kind, start)
+        self.add(kind, start, detail)
 
     def add(self, kind: str, start: float, detail: Detail = None) -> None:
         """Put down a span that began at `start` and ends now."""

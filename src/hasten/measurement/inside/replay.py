@@ -145,7 +145,7 @@ def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_map(v, move) for v in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_map(v, move) for v in batch)
+        return type(batch)([_map(v, move) for v in batch])
     return batch
 
 

@@ -55,10 +55,8 @@ def enter_forward(module: nn.Module, *_arguments: object) -> None:
         return
     # Validation is marked in the time of record too: its forwards are few, and without them it cannot be told.
     wanted = marks.full or not module.training or not torch.is_grad_enabled()
-    _stack.append((id(module), marks.now() if wanted else None))
     _roots.setdefault(id(module), ref(module))
-    if wanted:
-        marks.open.append("forward")
+    _stack.append((id(module), marks.enter("forward") if wanted else None))
 
 
 def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: object) -> None:
@@ -69,7 +67,6 @@ def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: obje
     _, start = _stack.pop()
     if start is None:
         return
-    marks.open.pop()
     inputs = next(tensors_in(arguments, most=1), None)
     shape = tuple(inputs.shape) if inputs is not None else ()
     flags = TRAINING * module.training + GRAD * torch.is_grad_enabled()
@@ -78,7 +75,7 @@ def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: obje
         flags += OUTPUT_GRAD * any(tensor.requires_grad for tensor in tensors_in(output, most=4))
     known = _shapes.setdefault(shape, len(_shapes)) if len(_shapes) < 1000 else -1
     marks.between = "loss" if flags & TRAINING and flags & GRAD else "validation"
-    marks.add("forward", start, [id(module), flags, shape[0] if shape else None, known])
+    marks.leave("forward", start, [id(module), flags, shape[0] if shape else None, known])
     marks.remember_place("forward" if flags & TRAINING else "validation", 1)
 
 

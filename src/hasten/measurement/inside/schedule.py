@@ -29,7 +29,7 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
         )
         return measure(
             session.history,
-            num_steps=int(steps) if steps else None,
+            num_steps=steps if isinstance(steps, int) else None,
             seconds=seconds,
             last=count,  # type: ignore[arg-type]
         )

@@ -23,6 +23,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
+from hasten.measurement.inside.device_clock import DeviceClock, SyncWatch
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks
 from hasten.measurement.inside.patches import warn
@@ -55,6 +56,7 @@ class Session:
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.profiler_seen = False
+        self._watch = SyncWatch(self._device_waits)
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
         self._program: Program = iter(())
@@ -164,6 +166,8 @@ class Session:
     def _boundary(self) -> None:
         now = self.marks.now()
         self.marks.between = BETWEEN
+        if self.marks.device is not None:
+            self.marks.device.poll()
         if self.first_step_at is None:
             self.first_step_at = now
             self._tell(force=True, state="warming up")
@@ -220,6 +224,7 @@ class Session:
             self.finish("hasten")
             return
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
+        self._turn_device(segment)
         segment.enter()
         self._segment, self._segment_steps = segment, 0
         self.marks.full = segment.full
@@ -227,6 +232,20 @@ class Session:
         # The turn itself is no part of a step.
         self._segment_start = self.marks.now()
         self.bounds.append((self._segment_start, "turn", False))
+
+    def _turn_device(self, segment: Segment) -> None:
+        """Once the script has a GPU, time it by events, and in the first marked segment watch for waits on it."""
+        self._watch.off()
+        if not torch.cuda.is_initialized():
+            return
+        if self.marks.device is None:
+            self.marks.device = DeviceClock(lambda: torch.cuda.Event(enable_timing=True))
+            if segment.full:
+                self._watch.on()
+
+    def _device_waits(self) -> None:
+        if self.marks.here():
+            self.marks.add("sync", self.marks.now(), [self.marks.place(2), "waiting for the GPU"])
 
     def parameters(self) -> list[torch.Tensor]:
         """What the optimizers seen so far update."""
@@ -240,6 +259,7 @@ class Session:
             return
         self.closing = True
         self.marks.full = False
+        self._watch.off()
         self.sampler.running(False)
         self.sampler.end()
         self.extra["run_delay_after"] = run_delay()
@@ -299,6 +319,7 @@ class Session:
             "loaders": self.loaders.raw(),
             "segments": self.history.seconds,
             "extra": self.extra,
+            "device_spans": marks.device.spans if marks.device is not None else [],
         }
 
     def _tell(self, *, force: bool = False, state: str | None = None) -> None:

@@ -33,13 +33,17 @@ def _anomaly(_session: Session, _value: str) -> Switch:
     def on() -> None:
         torch.autograd.set_detect_anomaly(False)
         # A script that turns it on in every step would win otherwise.
-        patches.set(torch, "set_anomaly_enabled", lambda *_a, **_s: None)
+        patches.set(torch, "set_anomaly_enabled", _refuse)
 
     def off() -> None:
         patches.undo()
         torch.autograd.set_detect_anomaly(True)
 
     return Switch(name="anomaly_detection", on=on, off=off)
+
+
+def _refuse(*_arguments: object, **_settings: object) -> None:
+    """Take no notice."""
 
 
 def _denormals(_session: Session, _value: str) -> Switch:
@@ -56,7 +60,10 @@ def _zero_grad(_session: Session, _value: str) -> Switch:
     patches = Patches()
 
     def to_none(original: Callable[..., object]) -> Callable[..., object]:
-        return lambda self, set_to_none=True: original(self, True)
+        def zero_grad(self: object, set_to_none: bool = True) -> object:
+            return original(self, True)
+
+        return zero_grad
 
     def on() -> None:
         patches.wrap(Optimizer, "zero_grad", to_none)
@@ -130,7 +137,7 @@ def _to_float32(value: object) -> object:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_to_float32(v) for v in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(_to_float32(v) for v in value)
+        return type(value)([_to_float32(v) for v in value])
     if isinstance(value, dict):
         for key in list(value):
             value[key] = _to_float32(value[key])

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter
@@ -111,7 +111,7 @@ class _Recorder:
         return batch
 
     @contextlib.contextmanager
-    def _watching(self, fetcher: object) -> Iterator[None]:
+    def _watching(self, fetcher: object) -> Generator[None]:
         space = fetcher.__dict__
         before = {name: space[name] for name in ("dataset", "dataset_iter", "collate_fn") if name in space}
         collate = before["collate_fn"]

@@ -1,0 +1,104 @@
+"""Device seconds of the outermost spans, by events that no step ever waits for.
+
+In: the beginning and end of spans on the host. Out: their seconds on the device, once the device has got there.
+Refuses to synchronise: an event is asked whether it has happened, and asked again a step later if it has not.
+
+Method: CUDA events recorded on the current stream at both ends of a span, taken from a pool; elapsed_time only after
+query() (as PyTorch's own documentation on CUDA semantics describes).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+MOST_PENDING = 4096  # spans that wait for their events; beyond, the span is dropped and counted
+
+
+class Event(Protocol):
+    """What is asked of a device event; torch.cuda.Event is one."""
+
+    def record(self) -> None:
+        """Put it into the current stream."""
+
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+        ...
+
+    def elapsed_time(self, end_event: object) -> float:
+        """Milliseconds from this to another that the device has passed."""
+        ...
+
+
+class DeviceClock:
+    """Times outermost spans on the device."""
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self.spans: list[tuple[str, float, float]] = []  # kind, start on the host, seconds on the device
+        self.num_dropped = 0
+        self._new_event = new_event
+        self._pool: list[Event] = []
+        self._pending: deque[tuple[str, float, Event, Event]] = deque()
+        self._open: list[Event | None] = []
+
+    def enter(self) -> None:
+        """A span begins; only the outermost is timed."""
+        event = None
+        if not self._open and len(self._pending) < MOST_PENDING:
+            event = self._pool.pop() if self._pool else self._new_event()
+            event.record()
+        elif not self._open:
+            self.num_dropped += 1
+        self._open.append(event)
+
+    def leave(self, kind: str, start: float) -> None:
+        """The span that began last ends; `start` is when it began on the host."""
+        first = self._open.pop() if self._open else None
+        if first is not None:
+            last = self._pool.pop() if self._pool else self._new_event()
+            last.record()
+            self._pending.append((kind, start, first, last))
+
+    def poll(self) -> None:
+        """Take down what the device has passed by now."""
+        while self._pending and self._pending[0][3].query():
+            kind, start, first, last = self._pending.popleft()
+            self.spans.append((kind, start, first.elapsed_time(last) / 1e3))
+            self._pool += [first, last]
+
+
+class SyncWatch:
+    """PyTorch's own warnings of operations that make the host wait for the GPU, for one short stretch."""
+
+    def __init__(self, found: Callable[[], object]) -> None:
+        self._found = found
+        self._before: tuple[object, list[object]] | None = None
+
+    def on(self) -> None:
+        """Have `found` called at each such operation, from the thread and stack that made it."""
+        import torch
+
+        self._before = warnings.showwarning, list(warnings.filters)
+        shown = warnings.showwarning
+
+        def showwarning(message: object, *arguments: object, **settings: object) -> None:
+            if "synchronizing CUDA operation" in str(message):
+                self._found()
+            else:
+                shown(message, *arguments, **settings)  # type: ignore[arg-type]
+
+        warnings.showwarning = showwarning  # type: ignore[assignment]
+        warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def off(self) -> None:
+        """Leave everything as it was."""
+        if self._before is None:
+            return
+        import torch
+
+        torch.cuda.set_sync_debug_mode("default")
+        warnings.showwarning, warnings.filters[:] = self._before  # type: ignore[assignment,index]
+        self._before = None
