@@ -183,9 +183,7 @@ def test_a_quota_is_named_and_openmp_would_start_too_many_threads():
     assert line(machine, "threads").remedy == "`export OMP_NUM_THREADS=2`"
 
 
-@pytest.mark.parametrize(
-    ("asked", "state"), [("16", "bad"), ("1", "warning"), ("8", "good"), ("4,2", "good")]
-)
+@pytest.mark.parametrize(("asked", "state"), [("16", "bad"), ("1", "warning"), ("8", "good"), ("4,2", "good")])
 def test_the_number_of_openmp_threads_is_held_against_the_cores(asked, state):
     assert line(box(environment={"OMP_NUM_THREADS": asked}), "threads").state == state
 
@@ -254,8 +252,6 @@ def test_a_slow_image_build_is_told(missing, state):
     assert line(box(libraries=libraries), "image decoding").state == state
 
 
-@pytest.mark.parametrize(
-    ("load", "state"), [(0.5, "good"), (4.0, "warning"), (9.0, "bad"), (None, "unknown")]
-)
+@pytest.mark.parametrize(("load", "state"), [(0.5, "good"), (4.0, "warning"), (9.0, "bad"), (None, "unknown")])
 def test_the_load_of_others_is_held_against_the_cores(load, state):
     assert line(box(load=load), "load").state == state

@@ -52,17 +52,13 @@ WORKSTATION = Machine(
     memory_available_bytes=21 * GIB,
     swap_bytes=0,
     shm_bytes=None,
-    devices=(
-        Device(index=0, name="NVIDIA GeForce RTX 4070", memory_bytes=12 * GIB, compute_capability="8.9"),
-    ),
+    devices=(Device(index=0, name="NVIDIA GeForce RTX 4070", memory_bytes=12 * GIB, compute_capability="8.9"),),
     cuda_usable=True,
 )
 
 
 def steps(num: int, *, seconds: float) -> tuple[Step, ...]:
-    return tuple(
-        Step(index=i, start=10 + i * seconds, seconds=seconds, marked=i % 2 == 0) for i in range(num)
-    )
+    return tuple(Step(index=i, start=10 + i * seconds, seconds=seconds, marked=i % 2 == 0) for i in range(num))
 
 
 def sample(at: float, *, read: int, devices: tuple[DeviceSample, ...] = ()) -> ResourceSample:
@@ -88,6 +84,7 @@ def sample(at: float, *, read: int, devices: tuple[DeviceSample, ...] = ()) -> R
 def run(*, machine: Machine, facts: Facts, steps: tuple[Step, ...], **others) -> Run:
     return Run(
         hasten="0.1.0",
+        version=1,
         id="20260305-141502",
         command=("python", "train.py"),
         directory="/home/ada/films",
@@ -251,9 +248,7 @@ def healthy() -> tuple[Run, Diagnosis]:
     )
     measured = run(
         machine=WORKSTATION,
-        facts=Facts(
-            boundary="optimizer", num_threads=16, device="cuda:0", autocast="bfloat16", loaders=(loader,)
-        ),
+        facts=Facts(boundary="optimizer", num_threads=16, device="cuda:0", autocast="bfloat16", loaders=(loader,)),
         steps=steps(402, seconds=0.0742),
         resources=tuple(sample(10.0 + i, read=0, devices=(used,)) for i in range(25)),
         overhead=Overhead(
@@ -323,9 +318,7 @@ def missing_phases() -> tuple[Run, Diagnosis]:
 
 
 def one_step() -> tuple[Run, Diagnosis]:
-    measured = run(
-        machine=LAPTOP, facts=Facts(boundary="optimizer", num_threads=2), steps=steps(1, seconds=13.7)
-    )
+    measured = run(machine=LAPTOP, facts=Facts(boundary="optimizer", num_threads=2), steps=steps(1, seconds=13.7))
     breakdown = Breakdown(
         step_seconds=13.7,
         median_seconds=13.7,
@@ -354,9 +347,7 @@ def hostile() -> tuple[Run, Diagnosis]:
         num_batches=None,
         num_samples=None,
         stages=tuple(
-            Stage(
-                name="transform", detail=f"[{'blink' * 12}]{i}", num_calls=9, seconds=1.0 + i, cpu_seconds=1.0
-            )
+            Stage(name="transform", detail=f"[{'blink' * 12}]{i}", num_calls=9, seconds=1.0 + i, cpu_seconds=1.0)
             for i in range(14)
         ),
         num_measured_batches=3,
@@ -388,9 +379,7 @@ def hostile() -> tuple[Run, Diagnosis]:
         samples_per_second=412345.0,
         num_steps=30,
     )
-    diagnosis = Diagnosis(
-        verdict="[blink]Hm[/blink] \x07", breakdown=breakdown, ceiling=Ceiling(), findings=findings
-    )
+    diagnosis = Diagnosis(verdict="[blink]Hm[/blink] \x07", breakdown=breakdown, ceiling=Ceiling(), findings=findings)
     return measured, diagnosis
 
 

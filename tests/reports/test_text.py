@@ -29,9 +29,7 @@ CHECK = (
         text="2 of 12: a cgroup allows 2.0 cores",
         remedy="docker run --cpus 8",
     ),
-    CheckLine(
-        topic="disk /data", state="unknown", text="kind not told; 1.2 GiB/s in sequence, 41 MiB/s at random"
-    ),
+    CheckLine(topic="disk /data", state="unknown", text="kind not told; 1.2 GiB/s in sequence, 41 MiB/s at random"),
 )
 
 
@@ -160,9 +158,7 @@ def test_the_costliest_finding_comes_first_whatever_their_order(cases):
 
 def test_a_finding_without_evidence_or_place_is_still_told(cases):
     run, diagnosis = cases["healthy"]
-    bare = msgspec.structs.replace(
-        diagnosis, findings=(Finding(kind="sync", title="Sync points", recoverable=0.0),)
-    )
+    bare = msgspec.structs.replace(diagnosis, findings=(Finding(kind="sync", title="Sync points", recoverable=0.0),))
     assert re.search(r"1\. Sync points +~0 ms a step \(0 %\)\n +\[estimated\]\n", card((run, bare)))
 
 

@@ -54,7 +54,7 @@ def _phases(marked: Sequence[Step], regular: float, run: Run) -> dict[str, float
     """Mean seconds of each regular phase, scaled to the time of record; None where it was never seen."""
     if not marked:
         waits = [s.phases["data_wait"] for s in run.steps if "data_wait" in s.phases]
-        return {**dict.fromkeys(PHASES), "data_wait": statistics.fmean(waits) if waits else None}
+        return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(run.steps) if waits else None}
     mean = statistics.fmean(_regular(s) for s in marked)
     scale = regular / mean if mean > 0 else 1.0
     phases: dict[str, float | None] = {}
@@ -88,12 +88,14 @@ def _samples_per_step(steps: Sequence[Step]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _spread(plain: Sequence[Step], total: float) -> Interval:
+def _spread(plain: Sequence[Step], total: float) -> Interval | None:
     """95 % interval of the mean, by means of up to twelve stretches of steps."""
     size = max(1, len(plain) // 12)
     means = [
         statistics.fmean(_regular(s) for s in plain[i : i + size]) for i in range(0, len(plain) - size + 1, size)
     ]
+    if len(means) < 2:
+        return None
     estimate = mean_interval(means)
     shift = total - estimate.value
     return Interval(value=total, low=max(0.0, estimate.low + shift), high=estimate.high + shift)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
+from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING, UNKNOWN_LENGTH
 
 KEPT_WHOLE = ("validation", "checkpoint")  # what happens inside these counts for them
 LEARNING = ("backward", "optimizer", "step")
@@ -97,6 +97,8 @@ def loader_roles(spans: Sequence[Span]) -> dict[int, str]:
     for span in sorted(spans, key=lambda s: s.end):
         if span.kind == "next":
             number = int(span.detail[0])  # type: ignore[index]
+            if span.detail[1] is None:  # type: ignore[index]
+                continue  # the loader was exhausted: no batch came
             batches[number] += 1
             # Batches of several loaders taken before any forward belong together.
             if looked or learned:
@@ -291,7 +293,8 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
         number, length, _ = span.detail  # type: ignore[misc]
         if length is not None and roles.get(int(number)) == "train":
             step.num_batches += 1
-            step.num_samples = (step.num_samples or 0) + int(length)
+            if length != UNKNOWN_LENGTH:
+                step.num_samples = (step.num_samples or 0) + int(length)
     elif span.kind == "forward" and not roles:
         first = span.detail[2]  # type: ignore[index]
         if first is not None and step.num_samples is None:

@@ -222,8 +222,8 @@ def compare(
     settings: Mapping[str, str] | None = None,
 ) -> Intervention:
     """An Intervention from the segment means of both sides."""
-    if not candidate or not baseline:
-        return Intervention(name=name, note="no step was measured", settings=dict(settings or {}))
+    if min(len(candidate), len(baseline)) < 2:
+        return Intervention(name=name, note="too few steps were measured", settings=dict(settings or {}))
     return Intervention(
         name=name,
         ratio=Interval(*ratio_interval(candidate, baseline)),

@@ -120,7 +120,7 @@ def launch(
     KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
     """
     make_folder(folder)
-    (folder / "spec.json").write_text(json.dumps(dict(spec)), encoding="utf-8")
+    (folder / "spec.json").write_text(json.dumps({**spec, "launcher": os.getpid()}), encoding="utf-8")
     started = time.perf_counter()
     with _sigterm_as_interrupt():
         process = subprocess.Popen(
@@ -180,7 +180,7 @@ def _wait(
         if code is not None:
             ended_by_us = any(_ended_by_us(path) for path in folder.glob("raw-*.json"))
             return None if ended_by_us and code == 0 else code
-        if done:
+        if any(_ended_by_us(path) for path in folder.glob("raw-*.json")):
             full_at = full_at or time.monotonic()
             if len(done) == len(trained) or time.monotonic() - full_at > GRACE:
                 # Its own process has left by now, unless a launcher or a parent script waits for others.
@@ -232,7 +232,8 @@ def _end_everything(process: subprocess.Popen[bytes], seen: Collection[tuple[int
     """End the process, its children, and whatever of them has lost its parent."""
     left = [p for p in (_still(pid, born) for pid, born in seen) if p is not None]
     left += [p for p in _marked(folder) if p not in left]
-    left = [p for p in left if p.pid != os.getpid()]
+    # The oldest first: a shell that outlives the script it started would run its next line.
+    left = sorted((p for p in left if p.pid != os.getpid()), key=_born)
     for victim in left:
         with contextlib.suppress(psutil.Error):
             victim.terminate()
@@ -244,6 +245,12 @@ def _end_everything(process: subprocess.Popen[bytes], seen: Collection[tuple[int
     if process.poll() is None:
         process.kill()
     process.wait()
+
+
+def _born(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        return process.create_time()
+    return 0.0
 
 
 def _still(pid: int, born: float) -> psutil.Process | None:

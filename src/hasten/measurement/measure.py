@@ -200,7 +200,7 @@ class _Measuring:
         if raw.get("trouble"):
             self.notes.append(f"facts are missing: {raw['trouble']}")
         if raw["ended_by"] == "script":
-            self.notes.append("the script ended by itself before the window was full")
+            self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
     def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:

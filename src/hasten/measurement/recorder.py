@@ -48,6 +48,10 @@ class Recorded:
         workers = {n for n, facts in enumerate(raw["loaders"]) if facts.get("num_workers")}
         self.steps = fold(self.spans, raw["bounds"], with_workers=frozenset(workers))
         self.roles = loader_roles(self.spans)
+        if not any(s.counted for s in self.steps):
+            # A short script ended within the warm-up: its later steps are all there is.
+            for step in self.steps[1:]:
+                step.label, step.counted = PLAIN, True
         self.measured = [s for s in self.steps if s.counted and s.label in (PLAIN, MARKED)]
         self.marked = [s for s in self.measured if s.label == MARKED]
 
@@ -228,7 +232,7 @@ class Recorded:
         """What marking cost in this run, from its interleaved segments."""
         means = {label: segment_means(self.steps, label) for label in (PLAIN, MARKED)}
         ratio = None
-        if all(means.values()):
+        if min(map(len, means.values())) >= 2:
             ratio = Interval(*ratio_interval(means[MARKED], means[PLAIN]))
         marked = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in self.marked]))
         cost = float(self.raw.get("seconds_per_mark", 0.0))

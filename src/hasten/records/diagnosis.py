@@ -11,7 +11,7 @@ class Breakdown(Record, frozen=True):
 
     step_seconds: float  # time of record, everything included
     median_seconds: float
-    spread: Interval  # 95 % interval of the mean
+    spread: Interval | None  # 95 % interval of the mean; None when there are too few steps for one
     phases: dict[str, float | None]
     unaccounted: float
     samples_per_second: float | None

@@ -52,7 +52,6 @@ class Step(Record, frozen=True):
     device: dict[str, float] = {}  # device seconds of the phases that have events
     num_batches: int = 0
     num_samples: int | None = None
-    minor_faults: int | None = None  # of the main process
 
 
 class Stage(Record, frozen=True):
@@ -105,7 +104,6 @@ class OptimizerFacts(Record, frozen=True):
     num_tensors: int
     fused: bool | None = None
     foreach: bool | None = None
-    where: Where | None = None
     steps_per_step: float = 1.0
 
 
@@ -121,7 +119,6 @@ class ModelFacts(Record, frozen=True):
     channels_last: bool = False  # weights of the convolutions lie channels-last
     compiled: bool = False
     data_parallel: bool = False
-    where: Where | None = None
 
 
 class CopyFacts(Record, frozen=True):
@@ -143,7 +140,6 @@ class Facts(Record, frozen=True):
     copies: CopyFacts | None = None
     anomaly_detection: bool = False
     profiler: bool = False
-    emit_nvtx: bool = False
     deterministic: bool = False
     cudnn_benchmark: bool | None = None
     num_input_shapes: int | None = None

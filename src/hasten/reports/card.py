@@ -73,8 +73,8 @@ def _gap(sheet: Sheet, *, wanted: bool) -> None:
 def _add_step(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
     breakdown = diagnosis.breakdown
     spread = breakdown.spread
-    words = [format.interval(spread) if breakdown.num_steps > 1 else format.seconds(breakdown.step_seconds)]
-    if not spread.low <= breakdown.median_seconds <= spread.high:
+    words = [format.interval(spread) if spread is not None else format.seconds(breakdown.step_seconds)]
+    if spread is not None and not spread.low <= breakdown.median_seconds <= spread.high:
         words.append(f"median {format.seconds(breakdown.median_seconds)}")
     if breakdown.samples_per_second is not None:
         words.append(format.rate(breakdown.samples_per_second))

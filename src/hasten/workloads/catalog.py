@@ -39,7 +39,8 @@ class Workload:
 
     def arguments(self, folder: Path, *, num_images: int) -> list[str]:
         """What stands after the script's name on its command line."""
-        return ["--data", str(folder), "--images", str(num_images)]
+        # More epochs than anybody waits for: the measured run ends by itself.
+        return ["--data", str(folder), "--images", str(num_images), "--epochs", "1000"]
 
 
 def prepare_films(*, num_images: int, on_progress: Callable[[int, int], None] | None = None) -> Path:

@@ -46,6 +46,7 @@ def _begin(folder: Path) -> None:
     session = Session(folder, history=history, marks=marks)
     hooks.install(session, patches)
     scratch.install(folder / "scratch", marks, patches)
+    session.launcher = spec.get("launcher")
     session.roots = Roots(marks, patches)
     session.roots.discover()
     session.follow(program_of(spec, session, patches))
@@ -57,6 +58,7 @@ def _begin(folder: Path) -> None:
 
 def _at_every_end(session: object, patches: object) -> None:
     """Have the record written however the process ends, short of a signal."""
+    from hasten.measurement.inside.frames import without_ours
     from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.session import Session
 
@@ -75,19 +77,10 @@ def _at_every_end(session: object, patches: object) -> None:
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, _without_ours(trace))
+        chained: BaseException | None = error
+        while chained is not None:
+            chained.__traceback__ = without_ours(chained.__traceback__)
+            chained = chained.__cause__ or chained.__context__
+        previous(kind, error, without_ours(trace))
 
     sys.excepthook = excepthook
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The user's traceback without the frames of our wrappers."""
-    ours = os.path.dirname(os.path.abspath(__file__))
-    kept: list[TracebackType] = []
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(ours):
-            kept.append(trace)
-        trace = trace.tb_next
-    for outer, inner in zip(kept, [*kept[1:], None]):
-        outer.tb_next = inner
-    return kept[0] if kept else None

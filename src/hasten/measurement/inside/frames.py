@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 Place = tuple[str, int, str]
 
@@ -24,14 +24,14 @@ _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name 
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TORCH = tuple(f"{folder}torch{os.sep}" for folder in _PACKAGES)
 
-_kinds: dict[CodeType, int] = {}
+_kinds: dict[str, int] = {}
 
 
 def kind_of(code: CodeType) -> int:
     """USER, LIBRARY (an installed package other than torch) or INSIDE (torch, standard library, hasten)."""
-    kind = _kinds.get(code)
+    kind = _kinds.get(code.co_filename)
     if kind is None:
-        kind = _kinds[code] = _judge(code.co_filename)
+        kind = _kinds[code.co_filename] = _judge(code.co_filename)
     return kind
 
 
@@ -68,3 +68,16 @@ def user_place(frame: FrameType | None) -> Place | None:
 def caller_is_user(depth: int) -> bool:
     """Whether the frame `depth` calls above the caller of this function is the user's own."""
     return kind_of(sys._getframe(depth + 1).f_code) == USER  # pyright: ignore[reportPrivateUsage]
+
+
+def without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The user's traceback without the frames of hasten's wrappers."""
+    ours = _HASTEN + "measurement" + os.sep
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if not os.path.realpath(trace.tb_frame.f_code.co_filename).startswith(ours):
+            kept.append(trace)
+        trace = trace.tb_next
+    for outer, inner in zip(kept, [*kept[1:], None]):
+        outer.tb_next = inner
+    return kept[0] if kept else None

@@ -50,6 +50,7 @@ class Listener(Protocol):
     """Who is told of what the hooks see."""
 
     marks: Marks
+    optimizers_made: bool  # an optimizer object exists, whether or not it has stepped
 
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
@@ -175,22 +176,38 @@ def _hook_backward(listener: Listener, patches: Patches) -> None:
 
 def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     marks = listener.marks
-    starts: list[float] = []
+    starts: list[tuple[int, float | None]] = []  # optimizer, when its step began; None within its own step
 
     def before(_optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if marks.here():
-            starts.append(marks.enter("optimizer"))
+            # A subclass that calls super().step() is announced twice.
+            again = any(known == id(_optimizer) for known, _ in starts)
+            starts.append((id(_optimizer), None if again else marks.enter("optimizer")))
 
     def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if marks.here() and starts:
+            _, start = starts.pop()
+            if start is None:
+                return
             marks.remember_place("optimizer", 2)
-            marks.leave("optimizer", starts.pop(), id(optimizer))
+            if marks.open:
+                marks.leave("optimizer", start, id(optimizer))
             listener.optimizer_steps(optimizer)
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         patches.wrap(torch.nn.utils, name, lambda function: spanned(marks, "optimizer", function))
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)
     patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+    def make_init(original: Function) -> Function:
+        @functools.wraps(original)
+        def __init__(self: object, *arguments: object, **settings: object) -> None:
+            listener.optimizers_made = True
+            original(self, *arguments, **settings)
+
+        return __init__
+
+    patches.wrap(Optimizer, "__init__", make_init)
 
     def make_zero_grad(original: Function) -> Function:
         @functools.wraps(original)

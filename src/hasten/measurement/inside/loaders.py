@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.frames import Place, user_place
-from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.marks import UNKNOWN_LENGTH, Marks
 from hasten.measurement.inside.roots import tensors_in
 
 
@@ -34,11 +34,16 @@ class Loaders:
         number = self._numbers.get(loader)
         new = number is None
         if number is None:
-            number = self._numbers[loader] = len(self._facts)
-            self._facts.append(_settings(loader))
-            self._lengths.append(_length(loader))
-            self._taken.append(0)
-            self._starts.append(0)
+            settings = _settings(loader)
+            number = self._same_as(settings)
+            new = number is None
+            if number is None:
+                number = len(self._facts)
+                self._facts.append(settings)
+                self._lengths.append(_length(loader))
+                self._taken.append(0)
+                self._starts.append(0)
+            self._numbers[loader] = number
         self._numbers[iterator] = number
         self._taken[number] = 0
         self._starts[number] += 1
@@ -47,6 +52,19 @@ class Loaders:
         assert isinstance(known, list)
         known.extend(p.pid for p in processes if p.pid not in known)
         return new
+
+    def _same_as(self, settings: dict[str, object]) -> int | None:
+        """A loader made anew for each epoch, with the same settings at the same line, is one loader."""
+        for number, facts in enumerate(self._facts):
+            if all(facts.get(key) == value for key, value in settings.items()):
+                return number
+        return None
+
+    def number_of(self, loader: DataLoader[object]) -> int:
+        """The number of a loader that may not have been iterated yet; -1: a new one."""
+        number = self._numbers.get(loader)
+        number = self._same_as(_settings(loader)) if number is None else number
+        return -1 if number is None else number
 
     def known(self, iterator: object) -> int | None:
         """The loader's number, if its iterator was seen."""
@@ -78,7 +96,7 @@ class Loaders:
         except (NotImplementedError, AttributeError, RuntimeError):
             return None  # macOS has no qsize
 
-    def length_of(self, number: int, batch: object) -> int | None:
+    def length_of(self, number: int, batch: object) -> int:
         """Samples in a batch: the first dimension of its first tensor that has one."""
         self._taken[number] += 1
         self._last = number
@@ -90,7 +108,7 @@ class Loaders:
                 facts["dtypes"] = sorted({str(t.dtype).removeprefix("torch.") for t in tensors})
                 facts["pinned"] = all(t.is_pinned() for t in tensors) if facts.get("pin_memory") else False
         first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
-        return int(first.shape[0]) if first is not None else None
+        return int(first.shape[0]) if first is not None else UNKNOWN_LENGTH
 
     def raise_at_end(self, number: int, joined: int) -> None:
         """End the epoch where the loader itself would."""

@@ -20,6 +20,7 @@ Detail = int | float | str | list["int | float | str | bool | None"] | None
 Span = tuple[str, float, float, Detail]
 # Flags of a forward: module in training, grad mode on, output needs grad, under autocast.
 TRAINING, GRAD, OUTPUT_GRAD, AUTOCAST = 1, 2, 4, 8
+UNKNOWN_LENGTH = -1  # of a batch that holds no tensor
 BETWEEN = "between"  # no span is open
 
 # A run of 60 s at 2 ms a step makes about 300,000 spans; beyond that the window is closed.

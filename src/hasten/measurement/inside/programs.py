@@ -64,9 +64,13 @@ def measure(
     segment to end with.
     """
     length = max(0.4, min(2.0, seconds / 12))
+    least = 2
+    if num_steps is not None:
+        # Both sides get their half of so many steps, however short.
+        length, least = 0.0, max(1, num_steps // 4)
     while True:
         for label in (PLAIN, MARKED, MARKED, PLAIN):
-            yield Segment(label=label, full=label == MARKED, min_seconds=length)
+            yield Segment(label=label, full=label == MARKED, min_seconds=length, min_steps=least)
             if _enough(history, num_steps=num_steps, seconds=seconds, steady=steady):
                 if last is not None:
                     yield last

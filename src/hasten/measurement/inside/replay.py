@@ -96,12 +96,14 @@ class Replay:
     def _keep_iterator(self, original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
         def __iter__(loader: DataLoader[object]) -> object:
-            kept = self._iterators.get(id(loader))
+            number = self._session.loaders.number_of(loader)
+            kept = self._iterators.get(number)
             if self._on and kept is not None:
                 # Batches for free means workers for free.
                 self._session.loader_starts(loader, kept, perf_counter())
                 return kept
-            iterator = self._iterators[id(loader)] = original(loader)
+            iterator = original(loader)
+            self._iterators[self._session.loaders.number(iterator)] = iterator
             return iterator
 
         return __iter__
@@ -145,7 +147,7 @@ def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_map(v, move) for v in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)([_map(v, move) for v in batch])
+        return type(batch)([_map(v, move) for v in batch])  # type: ignore[call-arg]
     return batch
 
 

@@ -11,7 +11,7 @@ roots are the modules that are nobody's child and hold a parameter that an optim
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from weakref import ref
 
 import torch
@@ -36,7 +36,7 @@ def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
         if isinstance(item, torch.Tensor):
             found += 1
             yield item
-        elif isinstance(item, dict):
+        elif isinstance(item, Mapping):
             waiting.extend(reversed(list(item.values())))
         elif isinstance(item, (list, tuple)):
             waiting.extend(reversed(item[:most]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,7 @@ def install(folder: Path, marks: Marks, patches: Patches) -> None:
 
     patches.wrap(torch, "save", lambda f: saving(f, 1, "f"))
     patches.wrap(torch, "load", loading)
+    _follow_moved(moved, target, patches)
 
     def safetensors(module: ModuleType) -> None:
         patches.wrap(module, "save_file", lambda f: saving(f, 1, "filename"))
@@ -56,6 +58,39 @@ def install(folder: Path, marks: Marks, patches: Patches) -> None:
 
     patches.after_import("safetensors.torch", safetensors)
     _redirect_frameworks(folder, marks, patches, target)
+
+
+def _follow_moved(moved: dict[str, str], target: Callable[[object], object], patches: Patches) -> None:
+    """Let the script find, copy and remove what it believes to have saved."""
+
+    def there(path: object) -> object:
+        if not moved or not isinstance(path, (str, os.PathLike)):
+            return path
+        return moved.get(os.path.abspath(os.fspath(path)), path)
+
+    def finding(original: Function) -> Function:
+        @functools.wraps(original)
+        def find(path: object, *arguments: object, **settings: object) -> object:
+            return original(there(path), *arguments, **settings)
+
+        return find
+
+    def copying(original: Function) -> Function:
+        @functools.wraps(original)
+        def copy(source: object, copied: object, *arguments: object, **settings: object) -> object:
+            if there(source) is source:
+                return original(source, copied, *arguments, **settings)
+            # A copy of a checkpoint is a checkpoint.
+            return original(there(source), target(copied), *arguments, **settings)
+
+        return copy
+
+    for module, names in ((os, ("stat", "remove", "unlink")), (os.path, ("getsize",))):
+        for name in names:
+            patches.wrap(module, name, finding)
+    for module, names in ((os, ("replace", "rename")), (shutil, ("copyfile", "copy", "copy2", "move"))):
+        for name in names:
+            patches.wrap(module, name, copying)
 
 
 def _redirected(function: Function, position: int, keyword: str, target: Callable[[object], object]) -> Function:

@@ -36,6 +36,9 @@ WARM_STEPS = 3
 WARM_SECONDS = 1.0
 LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
 STATUS_PERIOD = 0.3
+WAIT_FOR_END = 15.0
+BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
+BACKWARDS_AT_MOST = 256  # with one that never steps
 
 
 class Session:
@@ -56,6 +59,8 @@ class Session:
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.profiler_seen = False
+        self.optimizers_made = False
+        self.launcher: int | None = None  # hasten's own process
         self._watch = SyncWatch(self._device_waits)
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
@@ -103,6 +108,9 @@ class Session:
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
+        if "optimizer" in self.marks.open:
+            # A step that raised never closed its span, and the script went on.
+            self.marks.open.clear()
         number, ready = 0, None
         with self._standing_aside():
             number = self.loaders.number(iterator)
@@ -142,7 +150,8 @@ class Session:
     def _backward_ends(self) -> None:
         self._num_backwards += 1
         self.marks.between = BETWEEN
-        if self._key is None and self._num_backwards >= 8:
+        least = BACKWARDS_AT_MOST if self.optimizers_made else BACKWARDS_ALONE
+        if self._key is None and self._num_backwards >= least:
             self._by_backward = True
         if self._by_backward:
             self.marks.add("step", self.marks.now())
@@ -191,7 +200,7 @@ class Session:
         if (
             taken >= 1
             and elapsed >= segment.min_seconds
-            and (taken >= segment.min_steps or elapsed >= 4 * segment.min_seconds)
+            and (taken >= segment.min_steps or elapsed >= max(2.0, 4 * segment.min_seconds))
         ):
             self._turn(now, taken)
         self._tell()
@@ -278,7 +287,7 @@ class Session:
             warn(f"the record cannot be written ({error})")
         self._tell(force=True, state="done")
         if ended_by == "hasten":
-            leave()
+            leave(self.launcher)
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""
@@ -353,7 +362,7 @@ def seconds_per_mark() -> float:
     return min(means)
 
 
-def leave() -> None:
+def leave(launcher: int | None) -> None:
     """End this process and its children without running what comes after the training loop."""
     import multiprocessing
 
@@ -368,4 +377,7 @@ def leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    if launcher is not None and os.getppid() != launcher:
+        # A shell or a launcher waits for this process, and would go on with its next line: hasten ends them first.
+        time.sleep(WAIT_FOR_END)
     os._exit(0)

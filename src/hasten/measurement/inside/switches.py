@@ -158,7 +158,9 @@ def _channels_last(session: Session, _value: str) -> Switch:
     def convert(layout: torch.memory_format) -> None:
         assert session.roots is not None
         for module in session.roots.modules():
-            module.to(memory_format=layout)  # type: ignore[call-overload]
+            for weight in module.parameters():
+                if weight.dim() == 4:
+                    weight.data = weight.data.contiguous(memory_format=layout)
         for optimizer in session.optimizers.values():
             for parameter, state in optimizer.state.items():
                 for key, tensor in state.items():

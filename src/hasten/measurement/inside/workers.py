@@ -10,16 +10,19 @@ import contextlib
 import functools
 import json
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter
 
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from hasten.measurement.inside import libraries
+from hasten.measurement.inside.frames import without_ours
 from hasten.measurement.inside.patches import Patches, warn
 from hasten.measurement.inside.roots import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
@@ -41,6 +44,18 @@ def install(folder: Path, patches: Patches) -> None:
     for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):  # pyright: ignore[reportPrivateUsage]
         patches.wrap(kind, "fetch", functools.partial(_timed_fetch, recorder))
     libraries.install(patches)
+    patches.wrap(ExceptionWrapper, "__init__", _telling_only_theirs)
+
+
+def _telling_only_theirs(original: Function) -> Function:
+    """A worker's exception reaches the main process as text: our frames are taken out before."""
+
+    @functools.wraps(original)
+    def start(self: object, exc_info: tuple[object, ...] | None = None, where: str = "in background") -> None:
+        kind, error, trace = exc_info or sys.exc_info()
+        original(self, (kind, error, without_ours(trace)), where)  # type: ignore[arg-type]
+
+    return start
 
 
 def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
