@@ -246,7 +246,7 @@ def test_waiting_without_spinning_is_tried_where_others_want_the_cores(others, w
 
 def test_a_side_without_a_step_is_said_and_has_no_ratio():
     tried = compare("tf32", [], [0.1], num_steps=0)
-    assert tried.ratio is None and tried.note == "no step was measured"
+    assert tried.ratio is None and tried.note == "too few steps were measured"
 
 
 def test_a_comparison_keeps_both_sides():

@@ -128,6 +128,9 @@ def findings(case: Case) -> Iterator[Finding]:
         if found is not None and found.recoverable > getattr(best.get(fault.kind), "recoverable", 0.0):
             best[fault.kind] = found
     yield from best.values()
+    double = _double_precision(case)
+    if double is not None:
+        yield double
     # What is inferred may only promise what the trials leave.
     calling = _calling(case, mended=sum(f.recoverable for f in best.values()))
     if calling is not None:
@@ -172,6 +175,24 @@ def _evidence(case: Case, fault: Tried) -> list[str]:
         units = [f for f in case.run.machine.cpu_features if "bf16" in f] if case.on_cpu else []
         return [f"the CPU has {', '.join(units)}"] if units else []
     return []
+
+
+def _double_precision(case: Case) -> Finding | None:
+    """Weights in float64: twice the bytes of float32, and half the operations of a vector unit."""
+    models = [m for m in case.facts.models if "float64" in m.dtypes]
+    computing = case.phase("forward", "loss", "backward", "optimizer")
+    if not models:
+        return None
+    return Finding(
+        kind="full_precision",
+        title="Computed in float64",
+        recoverable=0.5 * computing,
+        because=(
+            f"{models[0].name} has float64 weights; float32 takes half the bytes and half the vector operations",
+        ),
+        remedy="Use float32, unless the method needs double: .float() instead of .double(), and no float64 input.",
+        where=case.where("forward"),
+    )
 
 
 def _calling(case: Case, *, mended: float) -> Finding | None:

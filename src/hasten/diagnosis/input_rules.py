@@ -78,9 +78,11 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
 def _python_bound(case: Case, train: LoaderFacts) -> Finding | None:
     wait = case.phase("data_wait")
     gather = case.facts.gather_seconds
-    if gather is None:
+    if gather is None or wait < WORTH * case.step:
         return None
-    saved = max(0.0, max(wait, case.headroom or 0.0) - gather * case.batches)
+    # With workers the wait is not all: they also take cores from the step.
+    bound = wait if not train.num_workers or case.headroom is None else case.headroom
+    saved = max(0.0, bound - gather * case.batches)
     size = train.batch_size or 1
     return Finding(
         kind="python_bound_data",

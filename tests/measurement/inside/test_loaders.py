@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 from hasten.measurement.inside.loaders import Loaders
-from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.marks import UNKNOWN_LENGTH, Marks
 from hasten.measurement.inside.roots import tensors_in
 
 DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))
@@ -54,9 +54,9 @@ def test_a_batch_of_any_kind_is_as_long_as_its_first_tensor(loaders, batch):
 
 
 @pytest.mark.parametrize("batch", [None, 3, ["a", "b"], {}, torch.tensor(2.0), object()])
-def test_a_batch_without_a_tensor_of_rows_has_no_length(loaders, batch):
+def test_a_batch_without_a_tensor_of_rows_has_an_unknown_length(loaders, batch):
     number = loaders.number(started(loaders, DataLoader(DATA)))
-    assert loaders.length_of(number, batch) is None
+    assert loaders.length_of(number, batch) == UNKNOWN_LENGTH
 
 
 def test_tensors_are_found_in_the_order_of_the_batch():
@@ -71,7 +71,7 @@ def test_a_batch_that_holds_itself_is_looked_at_no_longer_than_others():
 
 
 def test_a_loader_keeps_its_number_over_epochs_and_others_get_their_own(loaders):
-    one, other = DataLoader(DATA), DataLoader(DATA)
+    one, other = DataLoader(DATA), DataLoader(DATA, batch_size=2)
     numbers = [loaders.number(started(loaders, x)) for x in (one, other, one)]
     assert numbers == [0, 1, 0]
 

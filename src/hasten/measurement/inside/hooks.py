@@ -11,8 +11,9 @@ from __future__ import annotations
 import builtins
 import functools
 import logging
+import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Protocol
 
 import torch
@@ -174,24 +175,40 @@ def _hook_backward(listener: Listener, patches: Patches) -> None:
     patches.wrap(torch.autograd, "grad", guarded)
 
 
+def _calling_frames() -> list[FrameType]:
+    """The frames that called a step's hook, the step's own first."""
+    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    found: list[FrameType] = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
 def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     marks = listener.marks
-    starts: list[tuple[int, float | None]] = []  # optimizer, when its step began; None within its own step
+    # Steps that have begun: the frame that called, the optimizer, when; no time for a step within its own step.
+    begun: list[tuple[FrameType, int, float | None]] = []
 
-    def before(_optimizer: Optimizer, _arguments: object, _settings: object) -> None:
-        if marks.here():
-            # A subclass that calls super().step() is announced twice.
-            again = any(known == id(_optimizer) for known, _ in starts)
-            starts.append((id(_optimizer), None if again else marks.enter("optimizer")))
+    def before(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        if not marks.here():
+            return
+        calling = _calling_frames()
+        # A step that raised is announced at its beginning only; the script may go on after it.
+        while begun and begun[-1][0] not in calling:
+            if begun.pop()[2] is not None and "optimizer" in marks.open:
+                del marks.open[marks.open.index("optimizer") :]
+        # A subclass that calls super().step() is announced twice.
+        again = any(known == id(optimizer) for _, known, _ in begun)
+        begun.append((calling[0], id(optimizer), None if again else marks.enter("optimizer")))
 
     def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
-        if marks.here() and starts:
-            _, start = starts.pop()
-            if start is None:
-                return
+        if not marks.here() or not begun:
+            return
+        start = begun.pop()[2]
+        if start is not None and marks.open:
             marks.remember_place("optimizer", 2)
-            if marks.open:
-                marks.leave("optimizer", start, id(optimizer))
+            marks.leave("optimizer", start, id(optimizer))
             listener.optimizer_steps(optimizer)
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):

@@ -121,6 +121,11 @@ class Loaders:
         found = (k for k, n in self._numbers.items() if n == self._last and isinstance(k, DataLoader))
         return next(found, None)
 
+    def queue_length(self) -> int:
+        """Batches that the busiest loader's workers hold ready at the most."""
+        loader = self.busiest()
+        return loader.num_workers * (loader.prefetch_factor or 0) if loader is not None else 0
+
     def begin(self) -> None:
         """The warm-up is over."""
         self._starts = [0] * len(self._starts)

@@ -81,7 +81,7 @@ def _enough(history: History, *, num_steps: int | None, seconds: float, steady: 
     if history.measuring >= seconds:
         return True
     if num_steps is not None:
-        return history.num_steps >= num_steps
+        return history.num_steps >= num_steps and MARKED in history.seconds
     means = history.seconds.get(PLAIN, [])
     if history.measuring < min(5.0, seconds) or history.num_steps < 20 or len(means) < 4:
         return False

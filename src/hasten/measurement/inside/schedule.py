@@ -70,22 +70,17 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
     def program() -> Program:
         yield from alternate([switches.make(name, session) for name in names], seconds=seconds)
         if spec.get("replay"):
-            for label, enter in (
-                ("without replay", player.off),
-                ("replay", player.on),
-                ("device replay", lambda: (player.to_device("cuda"), player.on())),
-            ):
-                if label.startswith("device") and not spec.get("device_replay"):
-                    continue
-                for index in range(6):
-                    yield Segment(
-                        label=label,
-                        min_seconds=seconds / 6,
-                        min_steps=1,
-                        # The workers fill their queue behind the first replayed batches.
-                        settle=(0 if label == "without replay" else 2) if index == 0 else 0,
-                        enter=enter,
-                    )
+            yield from _replaying(player, session, seconds)
+        if spec.get("device_replay"):
+            player.to_device("cuda")
+            for index in range(4):
+                yield Segment(
+                    label="device replay",
+                    min_seconds=seconds / 4,
+                    min_steps=1,
+                    settle=2 if index == 0 else 0,
+                    enter=player.on,
+                )
         if spec.get("join"):
             for index in range(4):
                 yield Segment(
@@ -101,3 +96,19 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
             session.extra["drain"] = replay.drain(session, seconds=seconds)
 
     return program()
+
+
+def _replaying(player: replay.Replay, session: Session, seconds: float) -> Program:
+    """Loaded and replayed batches in the order A B B A A B B A, so that the machine's drift falls on both."""
+    last = False
+    for on in (False, True, True, False, False, True, True, False, False, True):
+        # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
+        queued = session.loaders.queue_length() if last and not on else 0
+        yield Segment(
+            label="replay" if on else "without replay",
+            min_seconds=seconds / 5,
+            min_steps=1,
+            settle=2 + queued if on != last else 0,
+            enter=player.on if on else player.off,
+        )
+        last = on

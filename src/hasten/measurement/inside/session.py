@@ -23,7 +23,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside.device_clock import DeviceClock, SyncWatch
+from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks
 from hasten.measurement.inside.patches import warn
@@ -108,9 +108,6 @@ class Session:
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
-        if "optimizer" in self.marks.open:
-            # A step that raised never closed its span, and the script went on.
-            self.marks.open.clear()
         number, ready = 0, None
         with self._standing_aside():
             number = self.loaders.number(iterator)
@@ -248,7 +245,7 @@ class Session:
         if not torch.cuda.is_initialized():
             return
         if self.marks.device is None:
-            self.marks.device = DeviceClock(lambda: torch.cuda.Event(enable_timing=True))
+            self.marks.device = DeviceClock(_new_event)
             if segment.full:
                 self._watch.on()
 
@@ -345,6 +342,10 @@ class Session:
         line = json.dumps([state, self.history.num_steps, self.history.measuring, self._num_backwards, label])
         with contextlib.suppress(OSError):
             (self.folder / f"status-{os.getpid()}").write_text(line, encoding="utf-8")
+
+
+def _new_event() -> Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[return-value]
 
 
 def seconds_per_mark() -> float:
