@@ -145,9 +145,9 @@ def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(batch, dict):
         return type(batch)({k: _map(v, move) for k, v in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(v, move) for v in batch))
+        return type(batch)(*(_map(v, move) for v in batch))  # pyright: ignore[reportArgumentType]
     if isinstance(batch, (list, tuple)):
-        return type(batch)([_map(v, move) for v in batch])  # type: ignore[call-arg]
+        return type(batch)([_map(v, move) for v in batch])
     return batch
 
 

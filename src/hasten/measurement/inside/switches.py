@@ -135,7 +135,7 @@ def _to_float32(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_to_float32(v) for v in value))
+        return type(value)(*(_to_float32(v) for v in value))  # pyright: ignore[reportArgumentType]
     if isinstance(value, (list, tuple)):
         return type(value)([_to_float32(v) for v in value])
     if isinstance(value, dict):
