@@ -18,6 +18,8 @@ from hasten.stats import scaled
 WORTH = 0.05
 # What was only inferred must promise more than what was tried.
 WORTH_INFERRED = 0.08
+# Workers that have a batch ready nearly always are not what a step waits for.
+STARVED = 0.2
 
 
 class Case:
@@ -57,6 +59,12 @@ class Case:
     def batches(self) -> float:
         """Training batches a step."""
         return statistics.fmean([s.num_batches for s in self.run.steps] or [1.0]) or 1.0
+
+    @cached_property
+    def starved(self) -> float | None:
+        """Share of the batches that were asked for when none lay ready; None without workers."""
+        ready = self.train.queue_ready if self.train is not None and self.train.num_workers else ()
+        return sum(r == 0 for r in ready) / len(ready) if ready else None
 
     @cached_property
     def headroom(self) -> float | None:

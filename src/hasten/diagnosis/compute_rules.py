@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from hasten.diagnosis.case import Case, ms, percent
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
@@ -127,6 +129,7 @@ def findings(case: Case) -> Iterator[Finding]:
         found = _tried(case, fault)
         if found is not None and found.recoverable > getattr(best.get(fault.kind), "recoverable", 0.0):
             best[fault.kind] = found
+    best.update(_after_page_faults(best))
     yield from best.values()
     double = _double_precision(case)
     if double is not None:
@@ -136,6 +139,16 @@ def findings(case: Case) -> Iterator[Finding]:
     if calling is not None:
         yield calling
     yield from _device(case)
+
+
+def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
+    """Half the precision is half the memory, and so half the faults: what keeping the memory gives is not its gain."""
+    faults, precision = best.get("page_faults"), best.get("full_precision")
+    if faults is None or precision is None:
+        return {}
+    left = max(0.0, precision.recoverable - faults.recoverable)
+    note = (*precision.because, "of which page faults, a finding of their own, are left out")
+    return {"full_precision": msgspec.structs.replace(precision, recoverable=left, interval=None, because=note)}
 
 
 def _tried(case: Case, fault: Tried) -> Finding | None:

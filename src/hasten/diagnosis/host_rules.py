@@ -68,16 +68,13 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
 
 def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     """Logging by print, loggers and trackers, and lines of the script that prepare or write a log."""
-    lines = [
-        h
-        for h in case.lines("script", "logging", "sync")
-        if h.phase == "logging" or LOGGING.search(h.where.source) or LOGGING.search(h.where.function)
-    ]
+    lines = [h for h in case.lines("script", "logging") if h.phase == "logging" or _logs(h.where)]
+    points = [p for p in case.run.sync_points if _logs(p.where)]
     own = sum(h.seconds for h in lines if h.phase != "logging")
-    saved = case.phase("logging") + own
+    saved = case.phase("logging") + own + sum(p.seconds for p in points)
     if saved < WORTH * case.step or not lines:
         return None
-    taken.update(_spot(h.where) for h in lines)
+    taken.update(_spot(found.where) for found in (*lines, *points))
     return Finding(
         kind="logging_each_step",
         title="Logging in every step",
@@ -86,6 +83,10 @@ def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         remedy="Log every N steps.",
         where=max(lines, key=lambda h: h.seconds).where,
     )
+
+
+def _logs(where: Where) -> bool:
+    return bool(LOGGING.search(where.source) or LOGGING.search(where.function))
 
 
 def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
@@ -166,10 +167,13 @@ def _checkpoint_often(case: Case) -> Finding | None:
     often = _too_often(case, "checkpoint", case.facts.steps_per_checkpoint)
     if often is None:
         return None
+    # Saving also drives the step's own data out of the caches: what the step gains besides was tried.
+    besides = case.measured("checkpoint_often")
     return Finding(
         kind="checkpoint_often",
         title="Checkpoints out of proportion",
-        recoverable=often[0],
+        recoverable=often[0] + (besides[0] if besides is not None else 0.0),
+        confirmed_by="checkpoint_often" if besides is not None else None,
         because=(f"{percent(case.share('checkpoint'))} of the time goes into saving, {often[1]}",),
         remedy="Save once an epoch, or in a thread from a copy.",
         where=case.where("checkpoint"),

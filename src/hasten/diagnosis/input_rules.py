@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hasten.diagnosis.case import WORTH, Case, ms, percent
+from hasten.diagnosis.case import STARVED, WORTH, Case, ms, percent
 from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
 
 SUFFICES = 0.6  # share of the headroom with which a setting of the loader is the cause, and the stages are not
@@ -35,6 +35,8 @@ def findings(case: Case) -> Iterator[Finding]:
         return
     if (startup := _worker_startup(case, train)) is not None:
         yield startup
+    if case.starved is not None and case.starved < STARVED:
+        return
     if train.in_memory:
         if (found := _python_bound(case, train)) is not None:
             yield found

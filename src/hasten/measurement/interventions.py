@@ -93,6 +93,8 @@ def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts
     names: list[str] = []
     if facts.anomaly_detection:
         names.append("anomaly_detection")
+    if shares.of("checkpoint") >= WORTH:
+        names.append("checkpoint_often")
     if facts.zero_grad_in_place:
         names.append("zero_grad_in_place")
     if shares.of("optimizer") >= WORTH and any(o.name in FUSED and not o.fused for o in facts.optimizers):

@@ -84,6 +84,7 @@ def same(one, other):
 # name -> (as it is asked for, the flag that the script has set itself)
 NAMES = [
     "anomaly_detection",
+    "checkpoint_often",
     "denormals",
     "zero_grad_in_place",
     "unfused_optimizer",

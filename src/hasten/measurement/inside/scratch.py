@@ -22,6 +22,15 @@ from hasten.measurement.inside.patches import Patches
 Function = Callable[..., object]
 
 
+_saving = True
+
+
+def save_nothing(wanted: bool) -> None:
+    """Have torch.save return at once from now on, or save again."""
+    global _saving
+    _saving = not wanted
+
+
 def install(folder: Path, marks: Marks, patches: Patches) -> None:
     """Redirect what is saved from now on."""
     moved: dict[str, str] = {}
@@ -96,6 +105,8 @@ def _follow_moved(moved: dict[str, str], target: Callable[[object], object], pat
 def _redirected(function: Function, position: int, keyword: str, target: Callable[[object], object]) -> Function:
     @functools.wraps(function)
     def save(*arguments: object, **settings: object) -> object:
+        if not _saving:
+            return None
         if keyword in settings:
             settings[keyword] = target(settings[keyword])
         elif len(arguments) > position:

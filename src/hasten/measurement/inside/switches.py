@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from hasten.measurement.inside import scratch
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import Switch
 from hasten.measurement.inside.session import Session
@@ -208,8 +209,18 @@ def _autotune(_session: Session, value: str) -> Switch:
     return Switch(name="cudnn_autotune", on=lambda: turn(wanted), off=lambda: turn(not wanted), settle=5)
 
 
+def _checkpoint(_session: Session, _value: str) -> Switch:
+    return Switch(
+        name="checkpoint_often",
+        on=lambda: scratch.save_nothing(True),
+        off=lambda: scratch.save_nothing(False),
+        settle=2,
+    )
+
+
 MAKERS: dict[str, Callable[[Session, str], Switch]] = {
     "anomaly_detection": _anomaly,
+    "checkpoint_often": _checkpoint,
     "denormals": _denormals,
     "zero_grad_in_place": _zero_grad,
     "unfused_optimizer": _fused,
