@@ -21,7 +21,9 @@ class Reservoir(nn.Module):
     def __init__(self, num_units=512, batch=64, decay=0.7):
         super().__init__()
         self.decay = decay
-        self.readout = nn.Sequential(nn.Linear(num_units, 512), nn.Tanh(), nn.Linear(512, 256), nn.Tanh(), nn.Linear(256, 3))
+        self.readout = nn.Sequential(
+            nn.Linear(num_units, 512), nn.Tanh(), nn.Linear(512, 256), nn.Tanh(), nn.Linear(256, 3)
+        )
         self.register_buffer("trace", torch.zeros(batch, num_units))
 
     def forward(self, units):

@@ -58,5 +58,7 @@ class Trainer:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    loader = DataLoader(Reviews(), batch_size=32, shuffle=True, num_workers=1, persistent_workers=True, drop_last=True)
+    loader = DataLoader(
+        Reviews(), batch_size=32, shuffle=True, num_workers=1, persistent_workers=True, drop_last=True
+    )
     Trainer(Classifier(), loader).run(STEPS)

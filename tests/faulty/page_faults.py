@@ -9,7 +9,11 @@ import sys
 
 MENDED = "--mended" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
-KEEP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"}
+KEEP = {
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "268435456",
+}
 if MENDED and "MALLOC_TOP_PAD_" not in os.environ:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **KEEP})
 

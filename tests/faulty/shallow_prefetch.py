@@ -1,6 +1,6 @@
 """Expected finding: shallow_prefetch.
 
-One document in nine hundred is very long and holds its worker up for many steps, while only four batches are
+One document in two thousand is very long and holds its worker up for many steps, while only four batches are
 prepared ahead; mended, prefetch_factor=16 bridges the gap.
 """
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 MENDED = "--mended" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
-BATCH, LONG_EVERY = 32, 32 * 28
+BATCH, LONG_EVERY = 32, 32 * 60
 
 
 def hashed_words(text, length=36):
@@ -30,7 +30,7 @@ class Documents(Dataset):
 
     def __init__(self):
         self.short = [f"note {i} of the day " * 3 for i in range(LONG_EVERY)]
-        self.long = "minutes of the yearly meeting " * 75_000
+        self.long = "minutes of the yearly meeting " * 40_000
 
     def __len__(self):
         return LONG_EVERY * 500

@@ -47,19 +47,22 @@ def collate_padded(samples):
 class Sentiment(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(5000, 32, padding_idx=0)
-        self.rnn = nn.GRU(32, 48, batch_first=True)
-        self.out = nn.Linear(48, 2)
+        self.embed = nn.Embedding(5000, 64, padding_idx=0)
+        self.hidden = nn.Linear(64, 256)
+        self.out = nn.Linear(256, 2)
 
     def forward(self, tokens):
-        states, _ = self.rnn(self.embed(tokens))
-        return self.out(states.mean(1))
+        return self.out(torch.relu(self.hidden(self.embed(tokens).mean(1))))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     loader = DataLoader(
-        Sentences(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True,
+        Sentences(),
+        batch_size=64,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
         collate_fn=collate_padded if MENDED else collate,
     )
     model = Sentiment()

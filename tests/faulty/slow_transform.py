@@ -33,11 +33,13 @@ class Pictures(Dataset):
 
 
 blur, crop = transforms.GaussianBlur(23, sigma=(0.5, 5.0)), transforms.RandomCrop(72)
-transform = transforms.Compose([
-    *([crop, blur] if args.mended else [blur, crop]),
-    transforms.RandomHorizontalFlip(),
-    transforms.ConvertImageDtype(torch.float32),
-])
+transform = transforms.Compose(
+    [
+        *([crop, blur] if args.mended else [blur, crop]),
+        transforms.RandomHorizontalFlip(),
+        transforms.ConvertImageDtype(torch.float32),
+    ]
+)
 
 
 class Classifier(nn.Module):

@@ -34,7 +34,13 @@ def main():
     train_loader = whole_batches(train, 256, RandomSampler(train))
     val_loader = whole_batches(held_out, 512, SequentialSampler(held_out))
     model = nn.Sequential(
-        nn.Linear(40, 192), nn.LayerNorm(192), nn.GELU(), nn.Dropout(0.1), nn.Linear(192, 192), nn.GELU(), nn.Linear(192, 6)
+        nn.Linear(40, 192),
+        nn.LayerNorm(192),
+        nn.GELU(),
+        nn.Dropout(0.1),
+        nn.Linear(192, 192),
+        nn.GELU(),
+        nn.Linear(192, 6),
     )
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step, best = 0, 0.0

@@ -37,9 +37,7 @@ class Annotated(Dataset):
 def main(args):
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loader = DataLoader(
-        Annotated(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=args.mended
-    )
+    loader = DataLoader(Annotated(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=args.mended)
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), *[nn.Linear(256, 256), nn.Tanh()] * 3, nn.Linear(256, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from hasten.records import PHASES, Breakdown, Interval, Run, Step
 from hasten.stats import mean_interval
 
+MANY_MARKS = 100  # a step
 ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
 RARE = ("epoch_start", "validation", "checkpoint")
 
@@ -56,12 +57,17 @@ def _phases(marked: Sequence[Step], regular: float, run: Run) -> dict[str, float
         waits = [s.phases["data_wait"] for s in run.steps if "data_wait" in s.phases]
         return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(run.steps) if waits else None}
     mean = statistics.fmean(_regular(s) for s in marked)
-    scale = regular / mean if mean > 0 else 1.0
+    scripted = sum(s.phases.get("script", 0.0) for s in marked) / len(marked)
+    # Very many marks stand in the script's own lines (a tensor read in a loop), and so does what they cost.
+    many = run.overhead is not None and run.overhead.marks_per_step > MANY_MARKS
+    excess = min(max(0.0, mean - regular), scripted) if many else 0.0
+    scale = regular / (mean - excess) if mean > 0 else 1.0
     phases: dict[str, float | None] = {}
     for phase in PHASES:
         if phase not in RARE:
             times = [s.phases[phase] for s in marked if phase in s.phases]
-            phases[phase] = scale * sum(times) / len(marked) if times else None
+            spent = sum(times) / len(marked) - (excess if phase == "script" else 0.0)
+            phases[phase] = scale * spent if times else None
         else:
             phases[phase] = None
     return phases

@@ -71,7 +71,7 @@ class Case:
         """The most that input fixes can give within an epoch: by replay, else the data wait itself."""
         if self.train is None:
             return None
-        if self.ceiling.headroom is not None:
+        if self.ceiling.headroom is not None and (self.measured("replay") or not self.phase("data_wait")):
             return max(0.0, self.ceiling.headroom - self.phase("epoch_start"))
         return self.phase("data_wait")
 

@@ -18,6 +18,8 @@ MANY_CALLS = 300  # from Python into torch, a step
 SHORT_CALL = 60e-6  # mean seconds of a call, its backward included, that is mostly the cost of calling
 CALLING = 5e-6  # seconds of a call that computes next to nothing, forward and backward
 SMALL_BATCH = 8
+TINY_BATCH = 4
+IDLE_FLOPS = 4e9  # a second: a few hundredths of what one core of today computes in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,7 @@ def _calling(case: Case, *, mended: float) -> Finding | None:
     computing = case.phase("forward", "loss", "backward", "optimizer", "zero_grad") - mended
     if computing < 0.4 * case.step:
         return None
-    return _small_batch(case) or _launch_bound(case, computing)
+    return _small_batch(case) or _tiny_batch(case, computing) or _launch_bound(case, computing)
 
 
 def _small_batch(case: Case) -> Finding | None:
@@ -237,6 +239,25 @@ def _small_batch(case: Case) -> Finding | None:
         ),
         remedy="Raise the batch size (and scale the learning rate with it).",
         where=case.train.where if case.train is not None else None,
+    )
+
+
+def _tiny_batch(case: Case, computing: float) -> Finding | None:
+    """The same where no loader's batches could be joined: next to nothing is computed for a few samples."""
+    size, flops = _batch_size(case), case.facts.num_flops
+    if case.train is not None or size is None or size > TINY_BATCH or not flops or not case.on_cpu:
+        return None
+    if flops / computing > IDLE_FLOPS:
+        return None
+    return Finding(
+        kind="small_batch",
+        title=f"Batch of {size:.0f} is too small for the device",
+        recoverable=0.85 * computing,
+        because=(
+            f"{flops / 1e6:.1f} million operations take {ms(computing)}: {flops / computing / 1e9:.1f} GFLOP/s",
+        ),
+        remedy="Raise the batch size (and scale the learning rate with it).",
+        where=case.where("forward"),
     )
 
 

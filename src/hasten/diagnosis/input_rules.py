@@ -37,12 +37,15 @@ def findings(case: Case) -> Iterator[Finding]:
         yield startup
     if case.starved is not None and case.starved < STARVED:
         return
-    if train.in_memory:
-        if (found := _python_bound(case, train)) is not None:
-            yield found
-        return
     headroom = case.headroom
     if headroom is None:
+        return
+    # Threads that spin for the workers' cores make batches late too: a finding of its own.
+    spinning = max((m[0] for t in ("thread_contention", "passive_waiting") if (m := case.measured(t))), default=0.0)
+    headroom -= spinning if spinning >= SUFFICES * headroom else 0.0
+    if train.in_memory:
+        if (found := _python_bound(case, train, headroom)) is not None:
+            yield found
         return
     settings = [f for f in (_workers(case, train), _prefetch(case, train)) if f is not None]
     settings.sort(key=lambda f: -f.recoverable)
@@ -77,13 +80,13 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     )
 
 
-def _python_bound(case: Case, train: LoaderFacts) -> Finding | None:
+def _python_bound(case: Case, train: LoaderFacts, headroom: float) -> Finding | None:
     wait = case.phase("data_wait")
     gather = case.facts.gather_seconds
     if gather is None or wait < WORTH * case.step:
         return None
     # With workers the wait is not all: they also take cores from the step.
-    bound = wait if not train.num_workers or case.headroom is None else case.headroom
+    bound = headroom if train.num_workers else wait
     saved = max(0.0, bound - gather * case.batches)
     size = train.batch_size or 1
     return Finding(
