@@ -27,7 +27,10 @@ def findings(case: Case) -> Iterator[Finding]:
     for found in (_logging(case, taken), _sync(case, taken), _own_code(case, taken)):
         if found is not None:
             yield found
-    for found in (_validation_gradients(case), _validation_often(case), _checkpoint_often(case)):
+    gradients = _validation_gradients(case)
+    # How often to validate is the user's choice; what it costs without gradients is the cost of that choice.
+    often = _validation_often(case, spared=gradients.recoverable if gradients is not None else 0.0)
+    for found in (gradients, often, _checkpoint_often(case)):
         if found is not None:
             yield found
     for found in (_memory(case), _busy_machine(case)):
@@ -151,14 +154,14 @@ def _too_often(case: Case, phase: str, every: float | None) -> tuple[float, str]
     return seconds * (1 - MOST_OFTEN / times), f"every {every:.1f} steps, {times:.0f} times an epoch"
 
 
-def _validation_often(case: Case) -> Finding | None:
+def _validation_often(case: Case, *, spared: float) -> Finding | None:
     often = _too_often(case, "validation", case.facts.steps_per_validation)
     if often is None:
         return None
     return Finding(
         kind="validation_often",
         title="Validation out of proportion",
-        recoverable=often[0],
+        recoverable=max(0.0, often[0] - spared),
         because=(f"{percent(case.share('validation'))} of the time goes into validation, {often[1]}",),
         remedy="Validate once an epoch, or on part of the validation set.",
         where=case.facts.validation_where or case.where("validation"),
