@@ -170,27 +170,40 @@ def _judged(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[Span
     last backward of a training batch looks back at what was learned. Where no loader is used, an evaluation
     forward counts only for a model that is also trained: a frozen teacher is part of the step.
     """
-    trained = {
-        s.detail[0]  # type: ignore[index]
-        for s in spans
-        if s.kind == "forward" and int(s.detail[1]) & TRAINING and int(s.detail[1]) & GRAD  # type: ignore[index]
-    }
+    forwards = [s for s in spans if s.kind == "forward"]
+    trained = {_model_of(s) for s in forwards if not _evaluates(s)}
+    evaluated = {_model_of(s) for s in forwards if not _flags_of(s) & TRAINING}
     for group, role in _groups(spans, roles):
         learned = max((s.end for s in group if s.kind in LEARNING), default=None)
-        for span in group:
+        validating = False
+        for span, after in zip(group, [*group[1:], None]):
             if span.kind in LEARNING:
-                yield span, False
+                validating = False
             elif span.kind != "forward":
-                yield span, role == "validation"
-            else:
-                model, flags = span.detail[0], int(span.detail[1])  # type: ignore[index]
-                evaluating = not (flags & TRAINING and flags & GRAD)
-                if role == "train":
-                    yield span, evaluating and learned is not None and span.start >= learned
-                elif role == "validation":
-                    yield span, True
-                else:
-                    yield span, evaluating and not flags & TRAINING and model in trained
+                validating = role == "validation"
+            elif _evaluates(span):
+                late = learned is not None and span.start >= learned
+                # Unmarked steps hold no training forward: there nothing says that a model is a teacher.
+                known = not _flags_of(span) & TRAINING and (_model_of(span) in trained or not trained)
+                validating = role == "validation" or (late if role == "train" else known)
+            elif role != "validation":
+                # A loss module is always in training mode: it goes with what it is computed from.
+                lone = _model_of(span) not in evaluated
+                validating = validating and lone and (after is None or after.kind not in LEARNING)
+            yield span, validating
+
+
+def _model_of(forward: Span) -> int:
+    return int(forward.detail[0])  # type: ignore[index]
+
+
+def _flags_of(forward: Span) -> int:
+    return int(forward.detail[1])  # type: ignore[index]
+
+
+def _evaluates(forward: Span) -> bool:
+    flags = _flags_of(forward)
+    return not (flags & TRAINING and flags & GRAD)
 
 
 def _groups(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[list[Span], str | None]]:
