@@ -112,13 +112,15 @@ def alternate(switches: Sequence[Switch], *, seconds: float, rounds: int = 3) ->
     """Each switch against the plain step, in the order A B B A, `seconds` for each switch."""
     length = seconds / (4 * rounds)
     for switch in switches:
+        before = None
         for _ in range(rounds):
             for on in (False, True, True, False):
+                changed, before = on != before, on
                 yield Segment(
                     label=switch.name if on else f"without {switch.name}",
                     min_seconds=length,
                     min_steps=1,
-                    settle=switch.settle,
+                    settle=switch.settle if changed else 0,
                     enter=switch.on if on else nothing,
                     leave=switch.off if on else nothing,
                 )

@@ -12,6 +12,8 @@ from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import JOINED, Program, Segment, alternate, measure, plain
 from hasten.measurement.inside.session import Session
 
+SLOW_STEP = 0.3  # seconds
+
 
 def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
@@ -68,7 +70,9 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
     session.on_batch = player.on_batch
 
     def program() -> Program:
-        yield from alternate([switches.make(name, session) for name in names], seconds=seconds)
+        # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
+        rounds = 2 if session.warm_step() > SLOW_STEP else 3
+        yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
         if spec.get("replay"):
             yield from _replaying(player, session, seconds)
         if spec.get("device_replay"):

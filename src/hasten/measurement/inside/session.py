@@ -253,6 +253,11 @@ class Session:
         if self.marks.here():
             self.marks.add("sync", self.marks.now(), [self.marks.place(2), "waiting for the GPU"])
 
+    def warm_step(self) -> float:
+        """Mean seconds of the warm-up's steps after the first."""
+        ends = [end for end, label, _ in self.bounds if label == "warm-up"]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
+
     def parameters(self) -> list[torch.Tensor]:
         """What the optimizers seen so far update."""
         return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
