@@ -170,11 +170,13 @@ def _wait(
     """Wait for the windows to fill or the process to end; its exit code, or None when hasten ended it."""
     started = time.monotonic()
     full_at: float | None = None
+    stepped = False
     while True:
         code = process.poll()
         statuses = _statuses(folder)
         trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
         done = [s for s in trained if s[0] == "done"]
+        stepped = stepped or bool(trained)
         if statuses:
             on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
         if code is not None:
@@ -187,7 +189,7 @@ def _wait(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.5)
                 return None
-        elif not trained and time.monotonic() - started > patience:
+        elif not stepped and time.monotonic() - started > patience:
             raise NoStepError(_no_step(statuses, patience))
         time.sleep(0.05)
 

@@ -346,7 +346,10 @@ class Session:
         label = self._segment.label if self._segment is not None else ""
         line = json.dumps([state, self.history.num_steps, self.history.measuring, self._num_backwards, label])
         with contextlib.suppress(OSError):
-            (self.folder / f"status-{os.getpid()}").write_text(line, encoding="utf-8")
+            # Replaced whole: the parent reads at any time.
+            scratch = self.folder / f".status-{os.getpid()}"
+            scratch.write_text(line, encoding="utf-8")
+            scratch.replace(self.folder / f"status-{os.getpid()}")
 
 
 def _new_event() -> Event:
