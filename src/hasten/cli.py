@@ -71,9 +71,11 @@ def _verb(verbs: Verbs, name: str, says: str, run: object, *, usage: str | None 
     return verb
 
 
-def _measuring(verb: argparse.ArgumentParser) -> None:
+def _measuring(verb: argparse.ArgumentParser, *, seconds: float) -> None:
     verb.add_argument("--steps", type=_positive, metavar="N", help="measure N steps (default: until steady)")
-    verb.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="measure at most S seconds (60)")
+    verb.add_argument(
+        "--seconds", type=_seconds, default=seconds, metavar="S", help=f"measure at most S seconds ({seconds:g})"
+    )
     verb.add_argument("--wait", type=_seconds, default=60.0, metavar="S", help="wait S seconds for a step (60)")
     verb.add_argument("--quick", action="store_true", help="one run only: causes are inferred, not confirmed")
 
@@ -132,7 +134,7 @@ def _add_diagnose(verbs: Verbs) -> None:
     usage = "hasten diagnose [options] (SCRIPT.py | -m MODULE | COMMAND) [its arguments ...]"
     says = "Measure a training script as it is, and say where its time goes. Changes nothing."
     verb = _verb(verbs, "diagnose", says, _diagnose, usage=usage)
-    _measuring(verb)
+    _measuring(verb, seconds=60.0)
     verb.add_argument("-m", dest="module", action="store_true", help="the next word is a module, as in python -m")
     verb.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
@@ -208,7 +210,7 @@ def _find_run(saved: str | None) -> Path:
 
 def _add_speedtest(verbs: Verbs) -> None:
     verb = _verb(verbs, "speedtest", "Diagnose a bundled training script, on images it makes itself.", _speedtest)
-    _measuring(verb)
+    _measuring(verb, seconds=20.0)
     verb.add_argument("workload", nargs="?", default="xray", help="which one (xray)")
     verb.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
     verb.add_argument("--images", type=_positive, metavar="N", help="how many images an epoch takes")
@@ -270,6 +272,7 @@ def _measure_workload(wanted: argparse.Namespace, data: Path, num_images: int, b
             seconds=wanted.seconds,
             patience=wanted.wait,
             quick=wanted.quick,
+            begun_within=4 * wanted.seconds,
             script_output=output.fileno(),
         )
         words = [str(workload.script), *workload.arguments(data, num_images=num_images)]

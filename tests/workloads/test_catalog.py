@@ -36,7 +36,7 @@ def test_prepared_films_lie_in_the_users_cache_folder(tmp_path, monkeypatch):
 
 def test_the_scripts_arguments_name_the_data(films):
     arguments = WORKLOADS["xray"].arguments(films, num_images=64)
-    assert arguments == ["--data", str(films), "--images", "64", "--epochs", "1000"]
+    assert arguments == ["--data", str(films), "--images", "64", "--draws", "112120", "--epochs", "1000"]
 
 
 def test_good_data_are_counted(films):

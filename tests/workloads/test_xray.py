@@ -119,3 +119,10 @@ def test_a_sample_is_normalised_and_mirrored_half_the_time(xray, films):
     mirrored = sum(torch.equal(image, plain.flip(-1)) for image in seen)
     assert mirrored + sum(torch.equal(image, plain) for image in seen) == 20
     assert 4 <= mirrored <= 16
+
+
+@pytest.mark.slow
+def test_an_epoch_can_be_longer_than_the_films(films):
+    result = run_script("--data", films, *TINY, "--workers", "0", "--draws", "100")
+    assert result.returncode == 0, result.stderr
+    assert "epoch 1 step 25 loss" in result.stdout

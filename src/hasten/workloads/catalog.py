@@ -36,11 +36,14 @@ class Workload:
     prepare: Prepare
     num_images: int  # one epoch of them: under a minute on two cores
     num_images_on_gpu: int  # enough steps for a steady figure where steps are short
+    full_epoch: int  # images in an epoch of the workload that this one stands for
 
     def arguments(self, folder: Path, *, num_images: int) -> list[str]:
         """What stands after the script's name on its command line."""
-        # More epochs than anybody waits for: the measured run ends by itself.
-        return ["--data", str(folder), "--images", str(num_images), "--epochs", "1000"]
+        # An epoch as long as the real one, and more of them than anybody waits for: the measured run ends by
+        # itself. On few images, epochs would be short and their starts would be half of what is seen.
+        draws = ["--draws", str(self.full_epoch), "--epochs", "1000"]
+        return ["--data", str(folder), "--images", str(num_images), *draws]
 
 
 def prepare_films(*, num_images: int, on_progress: Callable[[int, int], None] | None = None) -> Path:
@@ -80,6 +83,7 @@ WORKLOADS: dict[str, Workload] = {
             prepare=prepare_films,
             num_images=192,
             num_images_on_gpu=2048,
+            full_epoch=112_120,
         ),
     )
 }

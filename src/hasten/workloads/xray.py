@@ -5,8 +5,9 @@ machine is the bottleneck. On a GPU it is: a film takes longer to decode than to
 is written as theirs was, on purpose: Pillow decodes the whole film, grey becomes RGB before it is shrunk,
 two workers hand over float32, and the network runs in full precision, channels first.
 
-    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 16] [--workers 2] [--epochs 1]
+    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 8] [--workers 2] [--epochs 1]
 
+`--draws` makes an epoch as long as theirs on few films: so many are drawn, with replacement.
 `films.py` beside it tells which folders it reads. A film that cannot be decoded ends the run and is named:
 wrong input is one line on stderr and exit code 2. Needs torch, numpy and Pillow.
 """
@@ -20,7 +21,7 @@ import torch
 from films import FilmError, choose, open_film, read_films
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
@@ -95,7 +96,7 @@ def train(options: argparse.Namespace) -> None:
     """One epoch, or several, then the score on the validation part."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 16, 192)
+    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 8, 192)
     films = read_films(options.data)
     parts = choose(films, num_images=options.images or num_images)
     size = options.size or size
@@ -109,7 +110,8 @@ def train(options: argparse.Namespace) -> None:
     paths, targets = np.array(films.paths), np.array(films.targets, dtype=np.float32)
     train_set = FilmDataset(paths[parts[0]], targets[parts[0]], size=size, mirror=True)
     val_set = FilmDataset(paths[parts[1]], targets[parts[1]], size=size, mirror=False)
-    train_loader = DataLoader(train_set, batch_size, shuffle=True, num_workers=options.workers, drop_last=True)
+    order = RandomSampler(train_set, replacement=options.draws is not None, num_samples=options.draws)
+    train_loader = DataLoader(train_set, batch_size, sampler=order, num_workers=options.workers, drop_last=True)
     val_loader = DataLoader(val_set, batch_size, num_workers=options.workers)
     model = densenet121(len(films.labels)).to(device)
     criterion = nn.BCEWithLogitsLoss()
@@ -137,11 +139,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of films (see films.py)")
     parser.add_argument("--images", type=int, help="how many of them (CPU 192, CUDA 2048)")
     parser.add_argument("--size", type=int, help="side the network sees (CPU 128, CUDA 224)")
-    parser.add_argument("--batch-size", type=int, help="films a step (CPU 16, CUDA 32)")
+    parser.add_argument("--batch-size", type=int, help="films a step (CPU 8, CUDA 32)")
     parser.add_argument("--workers", type=int, default=2, help="loader workers (2)")
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--draws", type=int, help="films drawn an epoch, with replacement (each once)")
     options = parser.parse_args()
-    at_least = {"images": 8, "size": 32, "batch_size": 2, "workers": 0, "epochs": 1}
+    at_least = {"images": 8, "size": 32, "batch_size": 2, "workers": 0, "epochs": 1, "draws": 1}
     for name, least in at_least.items():
         if getattr(options, name) is not None and getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')}: at least {least}")
