@@ -47,7 +47,7 @@ CASES = {
     "worker_startup": Case(faulty=(20, 320), mended=(100, 2100), period=10),
     "python_bound_data": Case(faulty=(195, 975), mended=(195, 3120), period=195),
     "python_bound_custom": Case(faulty=(50, 650), mended=(100, 3100)),
-    "shallow_prefetch": Case(faulty=(56, 448), mended=(112, 616), period=28),
+    "shallow_prefetch": Case(faulty=(60, 540), mended=(60, 780), period=60),
     "sync_points": Case(faulty=(120, 920), mended=(200, 2200), period=40),
     "launch_bound": Case(faulty=(50, 350), mended=(50, 1550)),
     "full_precision": Case(faulty=(10, 50), mended=(10, 90)),

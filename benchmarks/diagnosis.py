@@ -116,7 +116,9 @@ def main() -> None:
     right = sum(bool(r["right"]) for r in rows)
     close = [r for r in rows if isinstance(r["within"], float) and 0.8 <= r["within"] <= 1.25]
     compared = [r for r in rows if r["within"] is not None]
-    print(json.dumps({"scripts": len(rows), "right": right, "compared": len(compared), "within_20_percent": len(close)}))
+    print(
+        json.dumps({"scripts": len(rows), "right": right, "compared": len(compared), "within_20_percent": len(close)})
+    )
 
 
 if __name__ == "__main__":

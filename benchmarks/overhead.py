@@ -22,7 +22,7 @@ from hasten.stats import ratio_interval
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
-LOOP = '''
+LOOP = """
 import sys, time, torch
 steps, width, out, trace = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4
 torch.manual_seed(0)
@@ -56,7 +56,7 @@ def step(x, y):
     optimizer.step()
 times = train()[steps // 5:]
 open(out, "w").write(repr(sum(sorted(times)[:int(0.9 * len(times))]) / int(0.9 * len(times))))
-'''
+"""
 
 
 def run(side: str, folder: Path, *, steps: int, width: int) -> float:

@@ -29,7 +29,8 @@ def mended(kind, ratio=0.6, *, trial=None, **settings):
 def loading(kind, ratio=0.6):
     feeding = loader(sample_seconds=(0.001, 0.002, 0.2), batch_work_seconds=(0.1, 0.2))
     seen = steps(phases=WAITS)
-    return run(steps=seen, loaders=(feeding,), interventions=[tried(kind, ratio, num_workers="2")])
+    settings = {"num_workers": "2", "prefetch_factor": "32"}
+    return run(steps=seen, loaders=(feeding,), interventions=[tried(kind, ratio, **settings)])
 
 
 def copying(copies, **changes):
@@ -219,7 +220,20 @@ def test_a_healthy_run_with_everything_tried_has_no_finding():
     equal = [msgspec.structs.replace(t, ratio=Interval(value=0.99, low=0.97, high=1.01)) for t in tries]
     diagnosis = diagnose(run(interventions=[*equal, tried("replay", 0.98)]))
     assert diagnosis.findings == ()
-    assert "batches for free would gain 2 %" in diagnosis.verdict
+    assert "within 2 % of what this machine does with batches for free" in diagnosis.verdict
+
+
+def test_what_batches_for_free_would_gain_is_not_called_nothing_wrong():
+    diagnosis = diagnose(run(interventions=[tried("replay", 0.75)]))
+    assert diagnosis.findings == ()
+    assert diagnosis.verdict == "No single fault found: compute-bound; batches for free would still gain 25 %."
+
+
+def test_a_queue_full_of_later_batches_does_not_hide_a_shallow_prefetch():
+    full = loader(sample_seconds=(0.001, 0.002, 0.2), queue_ready=(4,) * 50, num_workers=2)
+    confirmed = tried("shallow_prefetch", 0.6, prefetch_factor="32")
+    finding = diagnose(run(steps=steps(phases=WAITS), loaders=(full,), interventions=[confirmed])).findings[0]
+    assert (finding.kind, finding.remedy[:23]) == ("shallow_prefetch", "Set prefetch_factor=32,")
 
 
 def test_a_heavy_model_without_workers_is_healthy():

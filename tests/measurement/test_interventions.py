@@ -1,5 +1,6 @@
 """Which further runs a run gives a chance of telling something."""
 
+import msgspec
 import pytest
 
 from hasten.measurement.interventions import Shares, choose, compare
@@ -203,6 +204,18 @@ def test_more_workers_than_cores_are_tried_fewer():
 def test_a_deeper_prefetch_is_tried_where_samples_are_uneven(samples, tried):
     uneven = loader(num_workers=4, prefetch_factor=2, sample_seconds=samples)
     assert ("shallow_prefetch" in launches(loaders=(uneven,), phases=WAITING)) is tried
+
+
+@pytest.mark.parametrize(
+    ("slowest", "batch_bytes", "depth"), [(0.1, 1, "8"), (1.0, 1, "16"), (20.0, 1, "64"), (1.0, 1 << 26, "6")]
+)
+def test_a_prefetch_lasts_while_the_slowest_batch_is_made_and_fits_the_memory(slowest, batch_bytes, depth):
+    work = (0.01,) * 20 + (slowest,)
+    uneven = loader(num_workers=2, prefetch_factor=2, batch_work_seconds=work, bytes_per_batch=batch_bytes)
+    uneven = msgspec.structs.replace(uneven, sample_seconds=work)
+    further = launches(loaders=(uneven,), phases=WAITING)["shallow_prefetch"]
+    assert further.settings == {"prefetch_factor": depth}
+    assert further.beside().spec == {"seconds": further.spec["seconds"]}
 
 
 @pytest.mark.parametrize(("persistent", "tried"), [(False, True), (True, False)])

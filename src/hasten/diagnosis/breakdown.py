@@ -5,6 +5,9 @@ In: the steps of a Run. Out: a Breakdown whose phases and unaccounted time sum t
 The time of record comes from the unmarked steps, the shares of the phases from the marked ones, scaled to it. What
 does not belong to every step (an epoch's start, validation, a checkpoint) is spread over the steps between two of
 them: over the epoch's length where that is known, for a short window may hold too many or too few.
+
+An epoch's start costs what its first step takes longer than the others, whatever phase that shows in: workers that
+start and fill their queue take the cores from the model, too.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ def break_down(run: Run) -> Breakdown:
     """Sum up the steps of a run. Raises ValueError when it has none."""
     if not run.steps:
         raise ValueError("a run without steps has no breakdown")
-    plain = [s for s in run.steps if not s.marked] or list(run.steps)
-    marked = [s for s in run.steps if s.marked]
-    rare = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
+    within = _within_epochs(run.steps)
+    plain = [s for s in within if not s.marked] or within
+    marked = [s for s in within if s.marked]
     regular = statistics.fmean(_regular(s) for s in plain)
+    rare = {p: s for p in RARE if (s := _rare_seconds(run, p, regular)) is not None}
     phases = _phases(marked, regular, run)
     phases.update(rare)
     known = sum(v for v in phases.values() if v is not None)
@@ -45,6 +49,12 @@ def break_down(run: Run) -> Breakdown:
         device_seconds=device,
         device_wait=wait,
     )
+
+
+def _within_epochs(steps: Sequence[Step]) -> list[Step]:
+    """The steps that no epoch begins with; all of them where epochs are that short that few are left."""
+    within = [s for s in steps if not s.phases.get("epoch_start")]
+    return within if 2 * len(within) >= len(steps) else list(steps)
 
 
 def _regular(step: Step) -> float:
@@ -73,20 +83,25 @@ def _phases(marked: Sequence[Step], regular: float, run: Run) -> dict[str, float
     return phases
 
 
-def _rare_seconds(run: Run, phase: str) -> float | None:
+def _rare_seconds(run: Run, phase: str, regular: float) -> float | None:
     """Seconds a step of what happens once in a while; None where it never happened."""
-    times = [s.phases[phase] for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
+    times = [_rare(s, phase, regular) for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
     if not times:
         return None
-    observed = sum(times) / len(run.steps)
+    mean = max(0.0, statistics.fmean(times))
     every = run.facts.steps_per_epoch
     seen = len(run.steps) / len(times)
     # Fewer steps than an epoch were measured, yet its end was among them: its length says how seldom that is.
     if phase == "epoch_start" and every is not None and len(times) < 3:
-        return statistics.fmean(times) / every
+        return mean / every
     if every is not None and len(run.steps) < every and len(times) == 1 and seen < every:
-        return times[0] / every
-    return observed
+        return mean / every
+    return mean / seen
+
+
+def _rare(step: Step, phase: str, regular: float) -> float:
+    longer = _regular(step) - regular if phase == "epoch_start" else 0.0
+    return step.phases[phase] + longer
 
 
 def _samples_per_step(steps: Sequence[Step]) -> float | None:

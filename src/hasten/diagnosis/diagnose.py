@@ -10,7 +10,7 @@ import msgspec
 
 from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down
-from hasten.diagnosis.case import Case, percent
+from hasten.diagnosis.case import WORTH, Case, percent
 from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
 from hasten.records import Diagnosis, Finding, Run
 
@@ -111,7 +111,11 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
         top = findings[0]
         title = top.title[0].lower() + top.title[1:] if not top.title[:2].isupper() else top.title
         return f"{bound}: {title}; mending it recovers about {percent(top.recoverable / case.step)} of the step."
-    if case.ceiling.free_batches is not None:
-        gain = percent(max(0.0, 1 - case.ceiling.free_batches / case.step))
-        return f"Nothing wrong: {bound.lower()}, and batches for free would gain {gain}."
-    return f"Nothing wrong: {bound.lower()}, and no finding is worth {percent(0.05)} of the step."
+    if case.ceiling.free_batches is None:
+        return f"Nothing wrong: {bound.lower()}, and no finding is worth {percent(WORTH)} of the step."
+    gain = max(0.0, 1 - case.ceiling.free_batches / case.step)
+    if gain < WORTH:
+        return (
+            f"Nothing wrong: {bound.lower()}, within {percent(gain)} of what this machine does with batches for free."
+        )
+    return f"No single fault found: {bound.lower()}; batches for free would still gain {percent(gain)}."

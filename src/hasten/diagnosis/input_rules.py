@@ -36,6 +36,9 @@ def findings(case: Case) -> Iterator[Finding]:
     if (startup := _worker_startup(case, train)) is not None:
         yield startup
     if case.starved is not None and case.starved < STARVED:
+        # A full queue is of no use while the batch whose turn it is still being made.
+        if (found := _prefetch(case, train)) is not None:
+            yield found
         return
     headroom = case.headroom
     if headroom is None:
@@ -120,7 +123,7 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
         measured = case.measured(kind)
         if measured is None:
             continue
-        number = next(i for i in case.run.interventions if i.name == kind).settings["num_workers"]
+        number = _setting(case, kind, "num_workers")
         work = statistics.fmean(train.batch_work_seconds) if train.batch_work_seconds else None
         because = [f"with num_workers={number} instead of {train.num_workers} the step takes {_ratio(case, kind)}"]
         if work is not None and kind == "too_few_workers":
@@ -141,6 +144,10 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
     return None
 
 
+def _setting(case: Case, name: str, setting: str) -> str:
+    return next(i for i in case.run.interventions if i.name == name).settings[setting]
+
+
 def _ratio(case: Case, name: str) -> str:
     tried = next(i for i in case.run.interventions if i.name == name)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
@@ -151,6 +158,7 @@ def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
     measured = case.measured("shallow_prefetch")
     if measured is None:
         return None
+    number = _setting(case, "shallow_prefetch", "prefetch_factor")
     samples = train.sample_seconds
     slow = f"the slowest sample takes {ms(max(samples))}, the median {ms(statistics.median(samples))}"
     return Finding(
@@ -159,8 +167,8 @@ def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
         recoverable=measured[0],
         interval=measured[1],
         confirmed_by="shallow_prefetch",
-        because=(slow, f"with prefetch_factor=16 the step takes {_ratio(case, 'shallow_prefetch')}"),
-        remedy="Set prefetch_factor=16, or make the slow samples cheaper.",
+        because=(slow, f"with prefetch_factor={number} the step takes {_ratio(case, 'shallow_prefetch')}"),
+        remedy=f"Set prefetch_factor={number}, or make the slow samples cheaper.",
         where=train.where,
     )
 

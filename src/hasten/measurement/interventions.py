@@ -9,15 +9,22 @@ both. What must be in place before the script begins is a launch of its own, bes
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hasten.measurement.inside.programs import JOINED
-from hasten.measurement.recorder import Recorded, segment_means
+from hasten.measurement.recorder import Recorded, segment_means, within_epochs
 from hasten.records import Facts, Interval, Intervention, LoaderFacts, Machine
 from hasten.stats import ratio_interval, scaled
 
+LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
+UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
+MOST_SECONDS = 20.0  # the same, where an epoch's start must be among its steps
+LEAST_PREFETCH, MOST_PREFETCH = 8, 64  # batches a worker
+PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead may take
+EPSILON = 1e-6  # seconds: less is nothing
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -37,6 +44,11 @@ class Further:
     spec: dict[str, object] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+
+    def beside(self) -> Further:
+        """The plain launch to hold this one against."""
+        kept = {k: v for k, v in self.spec.items() if k == "seconds"}
+        return Further(name=self.name, mode="plain", spec=kept)
 
 
 @dataclass(kw_only=True)
@@ -68,7 +80,7 @@ def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
     if any(inside.values()):
         chosen.append(Further(name="interventions", mode="interventions", spec=inside))
     if train is not None:
-        chosen += _loader_launches(train, shares, machine)
+        chosen += _loader_launches(train, shares, machine, facts.steps_per_epoch)
     if facts.profiler:
         chosen.append(_plain("profiler_on", ["no_profiler"]))
     if facts.validation_grad and shares.of("validation") >= WORTH:
@@ -122,7 +134,9 @@ def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts
     return names
 
 
-def _loader_launches(train: LoaderFacts, shares: Shares, machine: Machine) -> list[Further]:
+def _loader_launches(
+    train: LoaderFacts, shares: Shares, machine: Machine, steps_per_epoch: float | None
+) -> list[Further]:
     cores = max(1, int(machine.num_cores))
     chosen: list[Further] = []
     waits = shares.of("data_wait") >= WORTH
@@ -134,10 +148,18 @@ def _loader_launches(train: LoaderFacts, shares: Shares, machine: Machine) -> li
         number = str(_more_workers(train, shares, cores))
         if int(number) > train.num_workers:
             chosen.append(_plain("too_few_workers", [f"num_workers={number}"], num_workers=number))
-    if waits and train.num_workers and _uneven(train) and (train.prefetch_factor or 2) < 16:
-        chosen.append(_plain("shallow_prefetch", ["prefetch_factor=16"], prefetch_factor="16"))
+    if waits and train.num_workers and _uneven(train):
+        number = str(_deeper_prefetch(train, shares, machine))
+        if int(number) > (train.prefetch_factor or 2):
+            deeper = _plain("shallow_prefetch", [f"prefetch_factor={number}"], prefetch_factor=number)
+            deeper.spec["seconds"] = UNEVEN_SECONDS
+            chosen.append(deeper)
     if train.num_workers and not train.persistent_workers and shares.of("epoch_start") >= WORTH:
-        chosen.append(_plain("worker_startup", ["persistent_workers"], persistent_workers="True"))
+        kept = _plain("worker_startup", ["persistent_workers"], persistent_workers="True")
+        # Two epochs' starts are the least to compare.
+        if steps_per_epoch is not None and (epochs := 3.2 * steps_per_epoch * shares.step) > LEAST_SECONDS:
+            kept.spec["seconds"] = min(MOST_SECONDS, epochs)
+        chosen.append(kept)
     return chosen
 
 
@@ -152,6 +174,15 @@ def _more_workers(train: LoaderFacts, shares: Shares, cores: int) -> int:
     wall -= (train.batch_delay or 0.0) * train.num_measured_batches
     waiting = wall > 0 and cpu < 0.5 * wall
     return min(needed, 8 * cores) if waiting else min(max(needed, 2), cores)
+
+
+def _deeper_prefetch(train: LoaderFacts, shares: Shares, machine: Machine) -> int:
+    """Batches a worker, in powers of two, that last the step while one worker makes the slowest; within memory."""
+    rest = max(1e-4, shares.regular - shares.phases.get("data_wait", 0.0))
+    bridged = max(train.batch_work_seconds, default=0.0) / rest / train.num_workers
+    room = PREFETCH_MEMORY * machine.memory_available_bytes / max(1, train.bytes_per_batch or 1) / train.num_workers
+    depth = 1 << math.ceil(math.log2(max(LEAST_PREFETCH, bridged + 1)))
+    return int(min(depth, MOST_PREFETCH, room))
 
 
 def _uneven(train: LoaderFacts) -> bool:
@@ -246,5 +277,9 @@ def validation_means(recorded: Recorded) -> list[float]:
 
 
 def epoch_start_means(recorded: Recorded) -> list[float]:
-    """Seconds of each epoch's start."""
-    return [step.phases["epoch_start"] for step in recorded.measured if step.num_epoch_starts]
+    """Seconds that each epoch's first step takes longer than the others."""
+    if not recorded.measured:
+        return []
+    regular = statistics.fmean(s.regular for s in within_epochs(recorded.measured))
+    starts = [s for s in recorded.measured if s.num_epoch_starts]
+    return [max(EPSILON, s.phases.get("epoch_start", 0.0) + s.regular - regular) for s in starts]

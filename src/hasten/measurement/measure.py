@@ -24,6 +24,7 @@ from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.interventions import (
+    LEAST_SECONDS,
     Further,
     Shares,
     choose,
@@ -34,7 +35,7 @@ from hasten.measurement.interventions import (
     validation_means,
 )
 from hasten.measurement.launch import Outcome, command_words, launch, make_folder
-from hasten.measurement.recorder import Recorded, segment_means
+from hasten.measurement.recorder import Recorded, segment_means, within_epochs
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
 from hasten.records import RECORD_VERSION, Facts, Intervention, LoaderFacts, ResourceSample, Run, to_json
@@ -46,9 +47,6 @@ def _unheard(_what: str, _done: float, _expected: float) -> None:
     """Nobody wants to know of progress."""
 
 
-FURTHER_SECONDS = 4.0  # window of one further run, and of each switch in the alternating one
-
-
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """How to measure."""
@@ -57,6 +55,7 @@ class Wanted:
     seconds: float = 60.0  # at most, for the first run's window
     patience: float = 60.0  # for the first step
     quick: bool = False  # no further runs
+    begun_within: float = float("inf")  # seconds from the start in which further runs may begin
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
 
 
@@ -112,6 +111,7 @@ class _Measuring:
         self.wanted = wanted
         self.on_progress = on_progress
         self.notes: list[str] = []
+        self.started = time.monotonic()
         self._num_launches = 0
 
     def run(self, name: str) -> Run:
@@ -165,8 +165,8 @@ class _Measuring:
     ) -> Outcome:
         self._num_launches += 1
         folder = make_folder(self.folder / f"launch-{self._num_launches}")
-        expected = self.wanted.seconds if first else float(spec.get("expected", FURTHER_SECONDS))  # type: ignore[arg-type]
-        spec = {"seconds": self.wanted.seconds if first else FURTHER_SECONDS, **spec, "quiet": not first}
+        expected = self.wanted.seconds if first else float(spec.get("expected", LEAST_SECONDS))  # type: ignore[arg-type]
+        spec = {"seconds": self.wanted.seconds if first else LEAST_SECONDS, **spec, "quiet": not first}
         with contextlib.ExitStack() as stack:
             output = self.wanted.script_output
             if not first:
@@ -206,6 +206,9 @@ class _Measuring:
     def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:
         found: list[Intervention] = []
         for number, further in enumerate(chosen):
+            if time.monotonic() - self.started > self.wanted.begun_within:
+                self.notes.append(f"not tried for lack of time: {', '.join(f.name for f in chosen[number:])}")
+                break
             what = f"{further.name.replace('_', ' ')} ({number + 1} of {len(chosen)})"
             recorded = self._one(what, further)
             if recorded is None:
@@ -216,7 +219,7 @@ class _Measuring:
             tried = _against(further, recorded, base)
             if promising(tried):
                 # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
-                plain = self._one(what + ", beside it", Further(name=further.name, mode="plain"))
+                plain = self._one(what + ", beside it", further.beside())
                 tried = _against(further, recorded, plain) if plain is not None else tried
             found.append(tried)
         return found
@@ -225,7 +228,8 @@ class _Measuring:
         """One further launch; None, and a note, when the script did not train under it."""
         switches = further.spec.get("switches", [])
         assert isinstance(switches, list)
-        spec = {**further.spec, "mode": further.mode, "expected": FURTHER_SECONDS * (len(switches) + 2)}
+        window = float(further.spec.get("seconds", LEAST_SECONDS))  # type: ignore[arg-type]
+        spec = {**further.spec, "mode": further.mode, "expected": window + LEAST_SECONDS * (len(switches) + 1)}
         try:
             outcome = self._launch(what, spec, environment=further.environment)
         except NoStepError as error:
@@ -258,6 +262,8 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
         rare = phase in ("epoch_start", "validation", "checkpoint", "data_wait")
         among = steps if rare else recorded.marked
         phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
+    if "epoch_start" in phases:
+        phases["epoch_start"] = sum(epoch_start_means(recorded)) / len(steps)
     start, end = recorded.window
     inside = [s for s in samples if start <= s.at + zero <= end]
     faults = None
@@ -267,7 +273,7 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
         faults = (inside[-1].minor_faults - inside[0].minor_faults) / max(seconds, 1e-9) * mean
     return Shares(
         step=statistics.fmean(s.seconds for s in steps),
-        regular=statistics.fmean(s.regular for s in steps),
+        regular=statistics.fmean(s.regular for s in within_epochs(steps)),
         phases=phases,
         faults=faults,
         others_cpu=statistics.fmean([s.others_cpu for s in inside] or [0.0]),

@@ -258,12 +258,17 @@ def where(place: Sequence[Any]) -> Where:
     )
 
 
+def within_epochs(steps: Sequence[FoldedStep]) -> list[FoldedStep]:
+    """The steps that no epoch begins with; all of them where epochs are that short that few are left."""
+    within = [s for s in steps if not s.num_epoch_starts]
+    return within if 2 * len(within) >= len(steps) else list(steps)
+
+
 def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
-    """Mean regular step of each segment under one label."""
+    """Mean regular step of each segment under one label; the first step of an epoch is no regular one."""
     segments: dict[int, list[float]] = defaultdict(list)
-    for step in steps:
-        if step.label == label and step.counted:
-            segments[step.segment].append(step.regular)
+    for step in within_epochs([s for s in steps if s.label == label and s.counted]):
+        segments[step.segment].append(step.regular)
     return [statistics.fmean(seconds) for seconds in segments.values()]
 
 

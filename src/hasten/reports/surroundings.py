@@ -12,6 +12,8 @@ from hasten.reports.sheet import Sheet
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)|\bCPU (?=@)")
 
+TELLING = 0.1  # an interval that reaches farther tells of the machine's noise, not of what measuring cost
+
 
 def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
     """Put what measuring cost on the sheet."""
@@ -23,8 +25,11 @@ def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
     marked = None if ratio is None else Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
     of_record = format.share(overhead.record_seconds / step_seconds if step_seconds > 0 else None)
     about = "" if of_record.startswith("<") else "about "
-    text = f"{format.share_interval(marked)} while marking, {about}{of_record} in the time of record"
-    sheet.paragraph(text, label="Overhead")
+    marking = f"{format.share_interval(marked)} while marking"
+    if marked is not None and marked.high - marked.low > 2 * TELLING and step_seconds > 0:
+        own = overhead.marks_per_step * overhead.seconds_per_mark / step_seconds
+        marking = f"about {format.share(own)} while marking, by the count (measured {format.share_interval(marked)})"
+    sheet.paragraph(f"{marking}, {about}{of_record} in the time of record", label="Overhead")
 
 
 def add_use(sheet: Sheet, run: Run) -> None:

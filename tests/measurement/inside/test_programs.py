@@ -91,13 +91,13 @@ def test_the_last_segment_is_the_one_asked_for():
 
 
 def test_a_plain_program_marks_nothing():
-    segments = list(plain(seconds=4.0))
+    segments = list(plain(History(), seconds=4.0))
     assert len(segments) == 8
     assert not any(s.full for s in segments)
 
 
-def test_a_short_plain_program_has_enough_segments_for_an_interval():
-    assert len(list(plain(seconds=0.1))) == 4
+def test_a_plain_program_of_slow_steps_has_enough_segments_for_an_interval():
+    assert len(list(plain(History(measuring=60.0), seconds=4.0))) == 4
 
 
 def test_switches_go_on_and_off_in_balance():

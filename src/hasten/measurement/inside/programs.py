@@ -92,10 +92,12 @@ def _enough(history: History, *, num_steps: int | None, seconds: float, steady: 
     return (interval.high - interval.low) / 2 <= steady * interval.value or history.measuring >= 0.5 * seconds
 
 
-def plain(*, seconds: float, min_steps: int = 10) -> Program:
-    """Only the time of record, in segments of half a second."""
-    for _ in range(max(4, round(seconds / 0.5))):
-        yield Segment(label=PLAIN, min_steps=max(1, min_steps // 8))
+def plain(history: History, *, seconds: float) -> Program:
+    """Only the time of record, in eight segments; in four at least where slow steps take twice the time."""
+    for done in range(8):
+        if done >= 4 and history.measuring >= 2 * seconds:
+            return
+        yield Segment(label=PLAIN, min_seconds=seconds / 8, min_steps=1)
 
 
 @dataclass(kw_only=True)

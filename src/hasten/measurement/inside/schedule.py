@@ -39,7 +39,7 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
         return iter([Segment(label="hold", full=bool(spec["full"]), min_seconds=seconds)])
     if spec["mode"] == "plain":
-        return plain(seconds=seconds)
+        return plain(session.history, seconds=seconds)
     return _interventions(spec, session, patches, seconds)
 
 
