@@ -135,22 +135,22 @@ def main() -> None:
         "benchmark": "by_hand",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
-        "rounds": arguments.rounds,
         "scripts": {},
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.only != list(CASES) and RESULTS.exists():
+        report["scripts"] = json.loads(RESULTS.read_text(encoding="utf-8"))["scripts"]  # the others stay
     print(f"{'':24}{'faulty':>10}{'mended':>10}{'gain':>10}")
     print(
         f"{'':24}{'ms/step':>10}{'ms/step':>10}{'ms/step':>10}   {'smallest .. largest':<22}{'share':>6}", flush=True
     )
     for name in arguments.only:
         result = compare(name, CASES[name], rounds=arguments.rounds, scale=arguments.scale)
-        report["scripts"][name] = result
+        report["scripts"][name] = {"rounds": arguments.rounds, **result}
         RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         print_row(name, result)
-    for result in report["scripts"].values():
-        del result["runs"]
-    print(json.dumps(report))
+    brief = {name: {k: v for k, v in r.items() if k != "runs"} for name, r in report["scripts"].items()}
+    print(json.dumps({**report, "scripts": brief}))
 
 
 if __name__ == "__main__":

@@ -1,114 +1,164 @@
 """What does measuring cost a step? Ours, and TraceML's on the same loop.
 
-A training loop of a given step time runs as a script: alone, under hasten's time of record, under its marks, and
-(where `traceml-ai` is installed) under TraceML. Each side is a fresh process; the sides take turns, and the ratio to
-the process alone is taken round by round.
+One process trains on a small model, in short stretches: alone, with hasten's hooks as in the time of record, and with
+every step marked, in random order. hasten's hooks are really put on and taken off between stretches. Fresh processes
+of one program differ by a fifth on a shared machine, far more than what is asked about; stretches within a second of
+each other differ by little, and each is held against the stretch alone of its round.
 
-    python benchmarks/overhead.py [--rounds 8] [--steps 1500] [--width 256]
+TraceML (`traceml-ai`, where it is installed) is asked in a process of its own, with and without its step context; its
+patches of torch stay on in both, for it cannot take them off, so its figure is a lower bound.
+
+    python benchmarks/overhead.py [--rounds 150] [--steps 40] [--width 512]
 
 Prints a table and one JSON line; the raw step times go to benchmarks/results/overhead.json.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hasten.measurement.inside import child
+from hasten.measurement.inside import session as inside
 from hasten.stats import ratio_interval
 
+Stretches = dict[str, list[list[float]]]  # wall and CPU seconds of a step, by condition
+Around = Callable[[], contextlib.AbstractContextManager[object]]
 RESULTS = Path(__file__).resolve().parent / "results"
+SETTLE = 40  # steps before a stretch is timed: hasten's warm-up ends, and what it looks for it has found
 
-LOOP = """
-import sys, time, torch
-steps, width, out, trace = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, width),
-                            torch.nn.ReLU(), torch.nn.Linear(width, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = torch.utils.data.TensorDataset(torch.randn(64 * 64, 64), torch.randint(0, 10, (64 * 64,)))
-loader = torch.utils.data.DataLoader(data, batch_size=64)
-if trace:
-    import traceml_ai as traceml
-    traceml.init(mode="auto")
-def train():
-    times, last, done = [], time.perf_counter(), 0
-    while True:
-        for x, y in loader:
-            if trace:
-                with traceml.trace_step(model):
-                    step(x, y)
+
+class Loop:
+    """A plain training loop, held at any step and gone on with."""
+
+    def __init__(self, width: int) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        hidden = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        self.model = nn.Sequential(*hidden, nn.Linear(width, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        data = TensorDataset(torch.randn(64 * 64, 64), torch.randint(0, 10, (64 * 64,)))
+        self.batches = self._endlessly(DataLoader(data, batch_size=64))
+
+    def _endlessly(self, loader: DataLoader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            yield from loader
+
+    def step(self) -> None:
+        """One step, as in any script."""
+        x, y = next(self.batches)
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+
+    def stretch(self, steps: int, around: Around = contextlib.nullcontext) -> list[float]:
+        """Wall and CPU seconds of a step, means of a stretch."""
+        start, cpu = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            with around():
+                self.step()
+        return [(time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps]
+
+
+@contextlib.contextmanager
+def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
+    """hasten's hooks, for one stretch."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "spec.json").write_text(json.dumps({"mode": "hold", "full": full, "seconds": 3600.0}))
+        session, patches = child.begin(Path(folder))
+        try:
+            loop.stretch(SETTLE)
+            yield
+        finally:
+            session.sampler.running(False)
+            session.sampler.end()
+            patches.undo()
+
+
+def ours(loop: Loop, *, rounds: int, steps: int) -> Stretches:
+    """The stretches of each condition, a round each."""
+    inside.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
+    found: Stretches = {"alone": [], "record": [], "marked": []}
+    for _ in range(rounds):
+        for name in random.sample(list(found), len(found)):
+            if name == "alone":
+                loop.stretch(SETTLE)
+                found[name].append(loop.stretch(steps))
             else:
-                step(x, y)
-            now = time.perf_counter()
-            times.append(now - last)
-            last, done = now, done + 1
-            if done == steps:
-                return times
-def step(x, y):
-    optimizer.zero_grad()
-    loss = torch.nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-times = train()[steps // 5:]
-open(out, "w").write(repr(sum(sorted(times)[:int(0.9 * len(times))]) / int(0.9 * len(times))))
-"""
+                with hooks(loop, full=name == "marked"):
+                    found[name].append(loop.stretch(steps))
+    return found
 
 
-def run(side: str, folder: Path, *, steps: int, width: int) -> float:
-    """Mean seconds of a step (the slowest tenth left out: it is the machine's) in one fresh process."""
-    loop, out = folder / "loop.py", folder / "out.txt"
-    loop.write_text(LOOP)
-    out.unlink(missing_ok=True)
-    words = [sys.executable, str(loop), str(steps), str(width), str(out)]
-    if side == "traceml":
-        words.append("trace")
-    environment = dict(os.environ)
-    if side in ("record", "marked"):
-        from hasten.measurement.launch import environment_for
+def traceml(loop: Loop, *, rounds: int, steps: int) -> Stretches:
+    """The same for TraceML's step context."""
+    import traceml_ai
 
-        measured = folder / f"{side}-{len(list(folder.iterdir()))}"
-        measured.mkdir()
-        spec = {"mode": "hold", "full": side == "marked", "seconds": 3600.0}
-        (measured / "spec.json").write_text(json.dumps(spec))
-        environment = environment_for(measured, {})
-    subprocess.run(words, env=environment, check=True, capture_output=True, cwd=folder)
-    return float(out.read_text())
+    traceml_ai.init(mode="auto")
+    found: Stretches = {"alone beside traceml": [], "traceml": []}
+    for _ in range(rounds):
+        for name in random.sample(list(found), len(found)):
+            around = (lambda: traceml_ai.trace_step(loop.model)) if name == "traceml" else contextlib.nullcontext
+            loop.stretch(SETTLE, around)
+            found[name].append(loop.stretch(steps, around))
+    return found
+
+
+def of_traceml(wanted: argparse.Namespace) -> Stretches:
+    """TraceML's stretches, from a process of its own; nothing where it is not installed."""
+    options = ["--rounds", str(wanted.rounds), "--steps", str(wanted.steps), "--width", str(wanted.width)]
+    command = [sys.executable, __file__, "--traceml", *options]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print("no TraceML:", (done.stderr.strip().splitlines() or ["it failed"])[-1], file=sys.stderr)
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=40, help="in a stretch")
+    parser.add_argument("--width", type=int, default=512, help="of the model's layers: 512 takes about 2 ms a step")
+    parser.add_argument("--traceml", action="store_true", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    sides = ["alone", "record", "marked"]
-    if subprocess.run([sys.executable, "-c", "import traceml_ai"], capture_output=True, check=False).returncode == 0:
-        sides.append("traceml")
-    times: dict[str, list[float]] = {side: [] for side in sides}
+    loop = Loop(wanted.width)
+    loop.stretch(10 * SETTLE)
+    if wanted.traceml:
+        print(json.dumps(traceml(loop, rounds=wanted.rounds, steps=wanted.steps)))
+        return
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(wanted.rounds):
-            for side in sides if number % 2 == 0 else sides[::-1]:
-                times[side].append(run(side, Path(folder), steps=wanted.steps, width=wanted.width))
-    result = {"load": load, "steps": wanted.steps, "width": wanted.width, "times": times}
+    found = ours(loop, rounds=wanted.rounds, steps=wanted.steps) | of_traceml(wanted)
     RESULTS.mkdir(exist_ok=True)
+    result = {"load": load, "width": wanted.width, "torch": torch.__version__, "wall_and_cpu_seconds": found}
     (RESULTS / "overhead.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{'side':10s} {'step':>10s}  ratio to alone (95 %)")
-    ratios = {}
-    for side in sides:
-        paired = [a / b for a, b in zip(times[side], times["alone"])]
-        estimate = ratio_interval(paired, [1.0] * len(paired))
-        ratios[side] = [round(x, 4) for x in estimate]
-        print(
-            f"{side:10s} {1e3 * statistics.median(times[side]):7.3f} ms  "
-            f"{estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f})"
-        )
-    print(json.dumps({"load": load, "ratios": ratios}))
+    print(f"{'':8s} {'step alone':>11s}  {'wall, ratio to alone (95 %)':28s} CPU, ratio to alone (95 %)")
+    ratios: dict[str, list[list[float]]] = {}
+    for side in (s for s in ("record", "marked", "traceml") if s in found):
+        beside = found["alone beside traceml" if side == "traceml" else "alone"]
+        estimates = [
+            ratio_interval([a[figure] / b[figure] for a, b in zip(found[side], beside)], [1.0] * len(beside))
+            for figure in (0, 1)
+        ]
+        ratios[side] = [[round(x, 4) for x in estimate] for estimate in estimates]
+        texts = [f"{e.value:.4f} ({e.low:.4f} to {e.high:.4f})" for e in estimates]
+        alone = 1e3 * statistics.median(b[0] for b in beside)
+        print(f"{side:8s} {alone:8.3f} ms  {texts[0]:28s} {texts[1]}")
+    print(json.dumps({"load": load, "ratios_wall_and_cpu": ratios}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hasten.measurement.inside.patches import Patches
+    from hasten.measurement.inside.session import Session
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
 
@@ -26,12 +31,13 @@ def install() -> None:
         return
     _installed = True
     try:
-        _begin(Path(folder))
+        _at_every_end(*begin(Path(folder)))
     except Exception as error:
         sys.stderr.write(f"hasten: this process is not measured ({error!r})\n")
 
 
-def _begin(folder: Path) -> None:
+def begin(folder: Path) -> tuple[Session, Patches]:
+    """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
     from hasten.measurement.inside import facts, hooks, installs, scratch, workers
     from hasten.measurement.inside.marks import Marks
     from hasten.measurement.inside.patches import Patches
@@ -53,16 +59,13 @@ def _begin(folder: Path) -> None:
     session.on_finish = facts.gather
     for name in spec.get("install", []):
         installs.install(name, patches)
-    _at_every_end(session, patches)
+    return session, patches
 
 
-def _at_every_end(session: object, patches: object) -> None:
+def _at_every_end(session: Session, patches: Patches) -> None:
     """Have the record written however the process ends, short of a signal."""
     from hasten.measurement.inside.frames import without_ours
-    from hasten.measurement.inside.patches import Patches
-    from hasten.measurement.inside.session import Session
 
-    assert isinstance(session, Session) and isinstance(patches, Patches)
     atexit.register(session.end_with_script)
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=session.forked)

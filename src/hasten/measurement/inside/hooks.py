@@ -150,39 +150,39 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
 
 
 def _hook_backward(listener: Listener, patches: Patches) -> None:
-    # Tensor.backward calls autograd.backward: the outer one counts.
+    # Tensor.backward calls autograd.backward. A checkpointed forward runs a backward within the backward.
+    marks = listener.marks
     active: list[bool] = []
 
     def guarded(original: Function) -> Function:
-        marked = spanned(listener.marks, "backward", original)
-
         @functools.wraps(original)
         def call(*arguments: object, **settings: object) -> object:
-            if active or not listener.marks.here():
+            if active or not marks.here():
                 return original(*arguments, **settings)
             active.append(True)
+            start = None
+            if marks.full:
+                marks.remember_place("backward", 1)
+                start = marks.enter("backward")
             try:
-                result = marked(*arguments, **settings)
+                result = original(*arguments, **settings)
             finally:
                 active.pop()
+                if start is not None:
+                    marks.leave("backward", start)
             listener.backward_ends()
             return result
 
         return call
 
-    patches.wrap(torch.Tensor, "backward", guarded)
     patches.wrap(torch.autograd, "backward", guarded)
     patches.wrap(torch.autograd, "grad", guarded)
 
 
-def _calling_frames() -> list[FrameType]:
-    """The frames that called a step's hook, the step's own first."""
-    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    found: list[FrameType] = []
-    while frame is not None:
-        found.append(frame)
+def _is_within(frame: FrameType | None, outer: FrameType) -> bool:
+    while frame is not None and frame is not outer:
         frame = frame.f_back
-    return found
+    return frame is not None
 
 
 def _hook_optimizer(listener: Listener, patches: Patches) -> None:
@@ -193,14 +193,14 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     def before(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if not marks.here():
             return
-        calling = _calling_frames()
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         # A step that raised is announced at its beginning only; the script may go on after it.
-        while begun and begun[-1][0] not in calling:
+        while begun and not _is_within(caller, begun[-1][0]):
             if begun.pop()[2] is not None and "optimizer" in marks.open:
                 del marks.open[marks.open.index("optimizer") :]
         # A subclass that calls super().step() is announced twice.
         again = any(known == id(optimizer) for _, known, _ in begun)
-        begun.append((calling[0], id(optimizer), None if again else marks.enter("optimizer")))
+        begun.append((caller, id(optimizer), None if again else marks.enter("optimizer")))
 
     def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if not marks.here() or not begun:

@@ -79,3 +79,18 @@ class Marks:
         """Keep the first place that a kind of span was entered from."""
         if kind not in self.first_place:
             self.first_place[kind] = self.place(depth + 1)
+
+
+def seconds_per_mark() -> float:
+    """What putting down one span costs here: the least of five means over a thousand."""
+    marks = Marks()
+    means: list[float] = []
+    for _ in range(5):
+        begin = perf_counter()
+        for _ in range(1000):
+            marks.open.append("mark")
+            start = marks.now()
+            marks.open.pop()
+            marks.add("mark", start)
+        means.append((perf_counter() - begin) / 1000)
+    return min(means)

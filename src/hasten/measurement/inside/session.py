@@ -9,36 +9,55 @@ A step ends when the key optimizer's step ends; where a script has no optimizer 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter
-from weakref import WeakValueDictionary
+from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakValueDictionary, ref
 
 import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
+from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
-from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks
+from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.programs import History, Program, Segment
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
 WARM_STEPS = 3
 WARM_SECONDS = 1.0
 LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
 STATUS_PERIOD = 0.3
-WAIT_FOR_END = 15.0
 BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
 BACKWARDS_AT_MOST = 256  # with one that never steps
+
+
+def _standing_aside(
+    method: Callable[Concatenate[Session, Given], Result],
+) -> Callable[Concatenate[Session, Given], Result | None]:
+    """A fault of ours must not become the script's: it is told once, and measuring ends for this process."""
+
+    @functools.wraps(method)
+    def call(self: Session, *arguments: Given.args, **settings: Given.kwargs) -> Result | None:
+        try:
+            return method(self, *arguments, **settings)
+        except Exception as error:
+            self._stand_aside(error)  # pyright: ignore[reportPrivateUsage]
+            return None
+
+    return call
 
 
 class Session:
@@ -68,6 +87,7 @@ class Session:
         self._segment: Segment | None = None
         self._segment_start = 0.0
         self._segment_steps = 0
+        self._stepped: Callable[[], Optimizer | None] = lambda: None  # the optimizer that stepped last
         self._key: int | None = None  # the optimizer whose step ends a step
         self._num_backwards = 0
         self._by_backward = False
@@ -82,12 +102,9 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- the hooks
 
+    @_standing_aside
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
-        with self._standing_aside():
-            self._loader_starts(loader, iterator, start)
-
-    def _loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         if self.loaders.starts(loader, iterator) and self.roots is not None and self.started_at is not None:
             # A loader never seen before may feed a model never seen before.
             self.roots.discover()
@@ -96,55 +113,57 @@ class Session:
         self.marks.remember_place("data_wait", 2)
         self._tell(state="loading")
 
+    @_standing_aside
     def loader_ends(self, iterator: object, start: float) -> None:
         """An iterator's workers have been ended; it may be long after its last batch."""
-        with self._standing_aside():
-            self._loader_ends(iterator, start)
-
-    def _loader_ends(self, iterator: object, start: float) -> None:
         number = self.loaders.known(iterator)
         if number is not None and self.marks.here() and not self.closing:
             self.marks.add("end", start, number)
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
-        number, ready = 0, None
-        with self._standing_aside():
-            number = self.loaders.number(iterator)
-            ready = self.loaders.ready(iterator)
+        asked = self._batch_is_asked_for(iterator)
         self.marks.open.append("data_wait")
         start = self.marks.now()
-        self.loaders.fetch_for(number)
-        ended = True
         try:
             batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
-            ended = False
-        finally:
-            self.loaders.fetch_for(None)
+        except BaseException:
             self.marks.open.pop()
-            if ended:
-                self.marks.add("next", start, [number, None, ready])
-        with self._standing_aside():
-            self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
-            self.last_batch = batch
+            self._batch_is_here(asked, start, None)
+            raise
+        self.marks.open.pop()
+        self._batch_is_here(asked, start, batch)
         return batch
 
-    @contextlib.contextmanager
-    def _standing_aside(self) -> Generator[None]:
-        """A fault of ours must not become the script's: it is told once, and measuring ends for this process."""
-        try:
-            yield
-        except Exception as error:
-            self.marks.full = False
-            self.extra["trouble"] = repr(error)
-            warn(f"measuring stands aside ({error!r})")
+    @_standing_aside
+    def _batch_is_asked_for(self, iterator: object) -> tuple[int, int | None]:
+        """Number of the loader, and how many batches lie ready."""
+        number = self.loaders.number(iterator)
+        ready = self.loaders.ready(iterator)
+        self.loaders.fetch_for(number)
+        return number, ready
 
+    @_standing_aside
+    def _batch_is_here(self, asked: tuple[int, int | None] | None, start: float, batch: object) -> None:
+        """`batch` None: the loader had no more, or raised."""
+        self.loaders.fetch_for(None)
+        if asked is None:
+            return
+        number, ready = asked
+        if batch is None:
+            self.marks.add("next", start, [number, None, ready])
+            return
+        self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
+        self.last_batch = batch
+
+    def _stand_aside(self, error: Exception) -> None:
+        self.marks.full = False
+        self.extra["trouble"] = repr(error)
+        warn(f"measuring stands aside ({error!r})")
+
+    @_standing_aside
     def backward_ends(self) -> None:
         """An outermost backward has ended."""
-        with self._standing_aside():
-            self._backward_ends()
-
-    def _backward_ends(self) -> None:
         self._num_backwards += 1
         self.marks.between = BETWEEN
         least = BACKWARDS_AT_MOST if self.optimizers_made else BACKWARDS_ALONE
@@ -154,16 +173,15 @@ class Session:
             self.marks.add("step", self.marks.now())
             self._boundary()
 
+    @_standing_aside
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer step has ended."""
-        with self._standing_aside():
-            self._optimizer_steps(optimizer)
-
-    def _optimizer_steps(self, optimizer: Optimizer) -> None:
-        self.optimizers[id(optimizer)] = optimizer
-        if self._key is None or self._key not in self.optimizers:
-            self._key = id(optimizer)
-            self._by_backward = False
+        if self._stepped() is not optimizer:
+            self._stepped = ref(optimizer)
+            self.optimizers[id(optimizer)] = optimizer
+            if self._key is None or self._key not in self.optimizers:
+                self._key = id(optimizer)
+                self._by_backward = False
         if id(optimizer) == self._key and "optimizer" not in self.marks.open:
             self._boundary()
 
@@ -354,39 +372,3 @@ class Session:
 
 def _new_event() -> Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[return-value]
-
-
-def seconds_per_mark() -> float:
-    """What putting down one span costs here: the least of five means over a thousand."""
-    marks = Marks()
-    means: list[float] = []
-    for _ in range(5):
-        begin = perf_counter()
-        for _ in range(1000):
-            marks.open.append("mark")
-            start = marks.now()
-            marks.open.pop()
-            marks.add("mark", start)
-        means.append((perf_counter() - begin) / 1000)
-    return min(means)
-
-
-def leave(launcher: int | None) -> None:
-    """End this process and its children without running what comes after the training loop."""
-    import multiprocessing
-
-    children = multiprocessing.active_children()
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + 2.0
-    for child in children:
-        child.join(timeout=max(0.05, deadline - time.monotonic()))
-        if child.is_alive():
-            child.kill()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    if launcher is not None and os.getppid() != launcher:
-        # A shell or a launcher waits for this process, and would go on with its next line: hasten ends them first.
-        time.sleep(WAIT_FOR_END)
-    os._exit(0)

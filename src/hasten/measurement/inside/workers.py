@@ -28,6 +28,10 @@ from hasten.measurement.inside.roots import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
 
+LEAST_BATCHES = 8  # of a process, timed whatever they cost
+MOST_APART = 32  # batches from one that is timed to the next
+TIMING_A_SAMPLE = 7e-6  # seconds that timing adds to a sample that comes out of memory
+TIMING_SHARE = 0.01  # of the loader's work that timing may take
 MOST_SAMPLES = 64  # sample times kept of a batch
 _serving: tuple[int | None, bool] = (None, False)
 
@@ -84,13 +88,13 @@ class _Recorder:
 
     def wanted(self) -> bool:
         """Whether to time the next batch. Cheap samples are timed in few batches, for timing costs microseconds."""
+        if not _serving[1] and get_worker_info() is None:
+            return False
         if self._pid != os.getpid():
             self._start_in_this_process()
-        if get_worker_info() is None:
-            return _serving[1]
         self._count += 1
-        every = 1 if self._sample_cost > 5e-3 else 4 if self._sample_cost > 2e-4 else 8
-        return self._count % every == 1 or every == 1
+        every = min(MOST_APART, 1 + int(TIMING_A_SAMPLE / max(1e-9, TIMING_SHARE * self._sample_cost)))
+        return self._count <= LEAST_BATCHES or self._count % every == 0
 
     def _start_in_this_process(self) -> None:
         # A forked worker starts anew: the parent's file and thread are not its own.
