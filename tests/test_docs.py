@@ -10,8 +10,8 @@ import pytest
 import hasten
 from hasten import cli
 from hasten.diagnosis.case import WORTH, WORTH_INFERRED
-from hasten.diagnosis.compute_rules import TRIED
 from hasten.diagnosis.diagnose import KINDS
+from hasten.diagnosis.tried_rules import TRIED
 from hasten.records import PHASES
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,7 @@ def break_down(run: Run) -> Breakdown:
     marked = [s for s in within if s.marked]
     regular = statistics.fmean(_regular(s) for s in plain)
     rare = {p: s for p in RARE if (s := _rare_seconds(run, p, regular)) is not None}
-    phases = _phases(marked, regular, run)
+    phases = _phases(within, regular, run)
     phases.update(rare)
     known = sum(v for v in phases.values() if v is not None)
     total = regular + sum(rare.values())
@@ -61,11 +61,12 @@ def _regular(step: Step) -> float:
     return step.seconds - sum(step.phases.get(p, 0.0) for p in RARE)
 
 
-def _phases(marked: Sequence[Step], regular: float, run: Run) -> dict[str, float | None]:
+def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float | None]:
     """Mean seconds of each regular phase, scaled to the time of record; None where it was never seen."""
+    marked = [s for s in within if s.marked]
     if not marked:
-        waits = [s.phases["data_wait"] for s in run.steps if "data_wait" in s.phases]
-        return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(run.steps) if waits else None}
+        waits = [s.phases["data_wait"] for s in within if "data_wait" in s.phases]
+        return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(within) if waits else None}
     mean = statistics.fmean(_regular(s) for s in marked)
     scripted = sum(s.phases.get("script", 0.0) for s in marked) / len(marked)
     # Very many marks stand in the script's own lines (a tensor read in a loop), and so does what they cost.

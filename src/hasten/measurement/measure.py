@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ import msgspec
 import hasten
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
+from hasten.measurement.failures import failure, why_no_step
 from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.interventions import (
     LEAST_SECONDS,
@@ -186,9 +186,9 @@ class _Measuring:
         code = outcome.exit_code
         trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
         if code not in (0, None):
-            raise ScriptError(_failure(code), exit_code=code)
+            raise ScriptError(failure(code), exit_code=code)
         if not trained:
-            raise NoStepError(_why_no_step(outcome))
+            raise NoStepError(why_no_step(outcome))
         raw = _busiest(trained)
         lines = [s for s in outcome.stages if s["loader"] is None or s["pid"] == raw["pid"]]
         recorded = Recorded(raw, lines)
@@ -302,28 +302,3 @@ def _busiest(raws: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _num_training(outcome: Outcome) -> int:
     return max(1, sum(1 for raw in outcome.raws if raw["first_step_at"] is not None))
-
-
-def _failure(code: int | None) -> str:
-    assert code is not None
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"the script was ended by {signal.Signals(-code).name}; nothing was measured"
-    return f"the script failed with exit code {code}; mend it first (its own message stands above)"
-
-
-def _why_no_step(outcome: Outcome) -> str:
-    states = [str(s[0]) for s in outcome.statuses]
-    if not states:
-        return (
-            "the script ended and never imported torch where hasten could see it; "
-            "is it a PyTorch script? (python -I and TORCH_DEVICE_BACKEND_AUTOLOAD=0 keep hasten out)"
-        )
-    if any(s[3] for s in outcome.statuses):
-        number = max(int(s[3]) for s in outcome.statuses)  # type: ignore[call-overload]
-        return f"the script ended after {number} backwards and no optimizer step; give it more steps to run"
-    if "loading" in states:
-        return (
-            "the script ended without an optimizer step, though it iterated a loader; does the loader yield batches?"
-        )
-    return "the script ended without an optimizer step; name the script that trains"

@@ -1,0 +1,37 @@
+"""What it means that a launch gave no steps, in one line that says what to do.
+
+In: an exit code, or an Outcome. Out: a sentence. Refuses to raise it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+from hasten.measurement.launch import Outcome
+
+
+def failure(code: int) -> str:
+    """Why a script that ended with this code cannot be measured."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the script was ended by {signal.Signals(-code).name}; nothing was measured"
+    return f"the script failed with exit code {code}; mend it first (its own message stands above)"
+
+
+def why_no_step(outcome: Outcome) -> str:
+    """Why a script that ended well was not seen to make a step."""
+    states = [str(s[0]) for s in outcome.statuses]
+    if not states:
+        return (
+            "the script ended and never imported torch where hasten could see it; "
+            "is it a PyTorch script? (python -I and TORCH_DEVICE_BACKEND_AUTOLOAD=0 keep hasten out)"
+        )
+    if any(s[3] for s in outcome.statuses):
+        number = max(int(s[3]) for s in outcome.statuses)  # type: ignore[call-overload]
+        return f"the script ended after {number} backwards and no optimizer step; give it more steps to run"
+    if "loading" in states:
+        return (
+            "the script ended without an optimizer step, though it iterated a loader; does the loader yield batches?"
+        )
+    return "the script ended without an optimizer step; name the script that trains"
