@@ -2,9 +2,10 @@
 
 Every script of tests/faulty runs as it is and with --mended, in turn (A B B A ...), each time to a smaller and to
 a larger number of optimizer steps; the difference of the two wall times over the difference of the steps is the
-steady step time, start-up and warm-up left out. Whole epochs are compared, and small_batch by the sample.
+steady step time, start-up and warm-up left out. The larger number is such that the difference is many times what
+start-ups vary by. Whole epochs are compared, and small_batch by the sample.
 
-    python benchmarks/by_hand.py [--only KIND ...] [--rounds 4] [--scale 1.0]
+    python benchmarks/by_hand.py [--only KIND ...] [--rounds 4] [--seconds 6]
 
 Prints a table and one JSON line; the raw times go to benchmarks/results/by_hand.json.
 """
@@ -28,7 +29,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How many steps tell a script's steady step time, on either side."""
+    """How many steps tell a script's steady step time, on either side: few, and many to begin with."""
 
     faulty: tuple[int, int]
     mended: tuple[int, int]
@@ -69,6 +70,9 @@ CASES = {
 }
 
 
+STEPS: dict[tuple[str, bool], int] = {}  # the larger number that was found long enough
+
+
 def seconds_of(script: Path, *, steps: int, mended: bool) -> float:
     """Wall time of one run of the script, from start to exit."""
     command = [sys.executable, str(script), "--steps", str(steps)] + ["--mended"] * mended
@@ -77,24 +81,32 @@ def seconds_of(script: Path, *, steps: int, mended: bool) -> float:
     return time.perf_counter() - start
 
 
-def step_time(name: str, case: Case, *, mended: bool, scale: float) -> dict[str, float]:
+def step_time(name: str, case: Case, *, mended: bool, seconds: float) -> dict[str, float]:
     """One pair of runs: both wall times, and the seconds a faulty step's work takes."""
     few, many = case.mended if mended else case.faulty
-    many = few + max(1, round((many - few) * scale / case.period)) * case.period
-    short = seconds_of(SCRIPTS / f"{name}.py", steps=few, mended=mended)
-    long = seconds_of(SCRIPTS / f"{name}.py", steps=many, mended=mended)
+    many = STEPS.get((name, mended), many)
+    script = SCRIPTS / f"{name}.py"
+    short = seconds_of(script, steps=few, mended=mended)
+    while True:
+        long = seconds_of(script, steps=many, mended=mended)
+        if long - short > 0.6 * seconds or many > 200_000:
+            break
+        # Not long enough to tell; a first guess from a difference that may be mostly noise grows step by step.
+        growth = min(8.0, max(2.0, seconds / max(long - short, 1e-3)))
+        many = few + round((many - few) * growth / case.period) * case.period
+    STEPS[name, mended] = many
     a_step = (long - short) / (many - few) * (case.mended_steps if mended else 1.0)
     return {"few": few, "many": many, "short_seconds": short, "long_seconds": long, "step_seconds": a_step}
 
 
-def compare(name: str, case: Case, *, rounds: int, scale: float) -> dict[str, object]:
+def compare(name: str, case: Case, *, rounds: int, seconds: float) -> dict[str, object]:
     """Both sides in turn, the order turned round at every round."""
     sides: dict[str, list[dict[str, float]]] = {"faulty": [], "mended": []}
     load = []
     for number in range(rounds):
         for side in ("faulty", "mended") if number % 2 == 0 else ("mended", "faulty"):
             load.append(os.getloadavg()[0])
-            sides[side].append(step_time(name, case, mended=side == "mended", scale=scale))
+            sides[side].append(step_time(name, case, mended=side == "mended", seconds=seconds))
     return {"kind": expected_kind(SCRIPTS / f"{name}.py"), "load_before": load, **summary(sides), "runs": sides}
 
 
@@ -129,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=sorted(CASES), default=list(CASES), metavar="SCRIPT")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--scale", type=float, default=1.0, help="run this many times the usual steps")
+    parser.add_argument("--seconds", type=float, default=6.0, help="the larger number of steps takes so much longer")
     arguments = parser.parse_args()
     report = {
         "benchmark": "by_hand",
@@ -145,7 +157,7 @@ def main() -> None:
         f"{'':24}{'ms/step':>10}{'ms/step':>10}{'ms/step':>10}   {'smallest .. largest':<22}{'share':>6}", flush=True
     )
     for name in arguments.only:
-        result = compare(name, CASES[name], rounds=arguments.rounds, scale=arguments.scale)
+        result = compare(name, CASES[name], rounds=arguments.rounds, seconds=arguments.seconds)
         report["scripts"][name] = {"rounds": arguments.rounds, **result}
         RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         print_row(name, result)

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from runs import COMPUTING, GPU, HEALTHY, LINE, hot, loader, machine, run, samples, steps, sync, tried
+from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, hot, loader, machine, run, samples, steps, sync, tried
 
 from hasten.diagnosis.diagnose import KINDS, diagnose
 from hasten.records import CopyFacts, Interval, ModelFacts, Stage, Where
@@ -79,7 +79,11 @@ CASES = {
     "too_many_workers": (loading("too_many_workers"), loading("too_many_workers", None)),
     "shallow_prefetch": (loading("shallow_prefetch"), loading("shallow_prefetch", None)),
     "worker_startup": (
-        run(steps=steps(rare={"epoch_start": (10, 1.0)}), facts={"steps_per_epoch": 10.0}),
+        run(
+            steps=steps(rare={"epoch_start": (10, 1.0)}),
+            facts={"steps_per_epoch": 10.0},
+            loaders=(loader(persistent_workers=False),),
+        ),
         run(facts={"steps_per_epoch": 10.0}),
     ),
     "python_bound_data": (
@@ -132,7 +136,7 @@ CASES = {
         run(steps=steps(phases=REST)),
     ),
     "small_batch": (tiny(), tiny(ratio=None)),
-    "memory_full": (run(resources=samples(major_faults=3000.0)), run(resources=())),
+    "memory_full": (run(resources=samples(major_faults=3000.0, available=GIB // 2)), run(resources=())),
     "cuda_unused": (
         run(on=machine(devices=(GPU,), torch_cuda="12.4", cuda_usable=True)),
         run(on=machine(devices=(GPU,), torch_cuda="12.4", cuda_usable=None)),
@@ -324,3 +328,52 @@ def test_others_on_the_machine_are_no_fault_while_cores_are_left():
 def test_a_run_without_steps_is_not_diagnosed():
     with pytest.raises(ValueError, match="without steps"):
         diagnose(run(steps=()))
+
+
+def test_workers_that_are_kept_are_not_told_to_be_kept():
+    starting = steps(rare={"epoch_start": (10, 1.0)})
+    diagnosis = diagnose(run(steps=starting, facts={"steps_per_epoch": 10.0}, loaders=(loader(),)))
+    assert "worker_startup" not in {f.kind for f in diagnosis.findings}
+
+
+def test_files_mapped_into_memory_are_no_lack_of_it():
+    assert diagnose(run(resources=samples(major_faults=3000.0))).findings == ()
+
+
+def test_what_replay_does_not_confirm_is_called_estimated():
+    unsure = msgspec.structs.replace(tried("replay", 0.5), ratio=Interval(value=0.5, low=0.2, high=1.1))
+    reading = fed(stage("read", "file"))
+    finding = diagnose(msgspec.structs.replace(reading, interventions=(unsure,))).findings[0]
+    assert (finding.kind, finding.confirmed_by) == ("slow_read", None)
+
+
+@pytest.mark.parametrize(
+    ("source", "logs"),
+    [
+        ("features = np.log(spectrum + 1)", False),
+        ("y = torch.log(mel).mean()", False),
+        ("x = power.log()", False),
+        ("self.log('loss', loss)", True),
+        ("wandb.log({'loss': loss})", True),
+        ("log.info('step %d', step)", True),
+        ("logger.info(step)", True),
+        ("log(step, loss)", True),
+        ("losses_log.append(loss)", True),
+    ],
+)
+def test_a_logarithm_is_no_log(source, logs):
+    line = hot(0.02, where=Where(file="/home/ada/train.py", line=7, function="work", source=source))
+    kinds = {f.kind for f in diagnose(run(steps=steps(phases={**REST, "script": 0.02}), hot_lines=(line,))).findings}
+    assert ("logging_each_step" in kinds) is logs
+
+
+def test_where_little_was_seen_nothing_is_said_to_bind():
+    unseen = steps(phases={"data_wait": 0.001})
+    assert "bound by what could not be seen" in diagnose(run(steps=unseen)).verdict
+
+
+def test_a_larger_batch_gains_only_on_what_batches_for_free_leave():
+    waiting = tiny(ratio=0.4)
+    free = msgspec.structs.replace(waiting, interventions=(*waiting.interventions, tried("replay", 0.5, step=0.005)))
+    both = {f.kind: f.recoverable for r in (waiting, free) for f in diagnose(r).findings if f.kind == "small_batch"}
+    assert both["small_batch"] == pytest.approx(0.005 * 0.5 * 0.6, rel=0.1)

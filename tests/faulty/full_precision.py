@@ -1,7 +1,7 @@
 """Expected finding: full_precision.
 
-Wide float32 matrix products on a processor with bfloat16 matrix units (AMX); mended, the forward runs under
-autocast. Without AMX there is nothing to gain and nothing to find.
+Wide float32 matrix products on a processor that is faster in bfloat16 (AMX, some with AVX512-bf16); mended, the
+forward runs under autocast. Elsewhere there is nothing to gain and nothing to find.
 """
 
 import sys

@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 inputs = torch.randn(20_480, 64)
 targets = torch.randint(0, 10, (20_480,))
 
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 10))
+model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
 step = 0

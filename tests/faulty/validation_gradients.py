@@ -8,6 +8,7 @@ import argparse
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class Gate(nn.Module):
@@ -56,17 +57,17 @@ def main():
     x_val, y_val = torch.randn(2000, 12), torch.randint(5, (2000,))
     model, criterion = DeepGates(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    for step in range(1, args.steps + 1):
+    loader = DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True)
+    for epoch in range(args.steps // len(loader)):
         model.train()
-        rows = torch.randperm(len(x))[:40]
-        loss = criterion(model(x[rows]), y[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % 10 == 0:
-            with torch.set_grad_enabled(not args.mended):
-                val = evaluate(model, criterion, x_val, y_val)
-            print(f"step {step} val loss {val:.3f}")
+        for xs, ys in loader:
+            loss = criterion(model(xs), ys)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.set_grad_enabled(not args.mended):
+            val = evaluate(model, criterion, x_val, y_val)
+        print(f"epoch {epoch} val loss {val:.3f}")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ data = (data - data.mean(0)) / data.std(0)
 target = torch.randn(7680, 16)
 
 for step in range(STEPS):
-    begin = (step * 16) % 7680
+    begin = (step * 4) % 7680
     optimizer.zero_grad(set_to_none=MENDED)
-    loss = nn.functional.mse_loss(model(data[begin : begin + 16]), target[begin : begin + 16])
+    loss = nn.functional.mse_loss(model(data[begin : begin + 4]), target[begin : begin + 4])
     loss.backward()
     optimizer.step()
     if step % 100 == 0:

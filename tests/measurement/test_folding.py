@@ -304,6 +304,16 @@ def test_evaluation_forwards_without_a_loader_are_validation():
     assert (step.phases["validation"], step.num_validation_batches) == (2.5, 2)
 
 
+def test_evaluating_once_the_loader_is_exhausted_is_validation(tape):
+    tape.exhausted()
+    tape.evaluate(2.0, GRAD | OUTPUT_GRAD)
+    tape.evaluate(2.0, GRAD | OUTPUT_GRAD)
+    tape.train()
+    step = tape.fold()[-1]
+    assert (step.phases["validation"], step.num_validations) == (4.0, 1)
+    assert validations_of(tape.spans)[0].detail[0], "its gradients were recorded"
+
+
 def test_evaluating_on_the_last_training_batch_is_validation(tape):
     tape.next()
     tape.forward()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from hasten.measurement.interventions import Shares, choose, compare
+from hasten.measurement.interventions import Shares, broken_switch, choose, compare
 from hasten.records import Facts, LoaderFacts, Machine, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
@@ -266,3 +266,38 @@ def test_a_comparison_keeps_both_sides():
     tried = compare("tf32", [0.05, 0.05, 0.06], [0.1, 0.1, 0.1], num_steps=30, settings={"a": "b"})
     assert (tried.candidate_seconds, tried.baseline_seconds, tried.ratio.value) == (0.05, 0.1, 0.5)
     assert (tried.num_steps, tried.settings) == (30, {"a": "b"})
+
+
+def alternating():
+    return next(f for f in chosen(loaders=(loader(),), phases=WAITING) if f.mode == "interventions")
+
+
+class Broken:
+    """A record of a script that ended in a segment of this label."""
+
+    def __init__(self, segment, exit_code):
+        self.raw = {"segment": segment}
+        self.exit_code = exit_code
+
+
+@pytest.mark.parametrize(
+    ("segment", "exit_code", "broken"),
+    [
+        ("denormals", 1, "denormals"),
+        ("without denormals", 1, "denormals"),
+        ("denormals", None, None),
+        ("denormals", 0, None),
+        ("replay", 1, None),
+    ],
+)
+def test_a_script_that_fails_names_the_switch_it_failed_under(segment, exit_code, broken):
+    assert broken_switch(alternating(), Broken(segment, exit_code)) == broken
+
+
+def test_what_comes_after_a_switch_that_broke_the_script_is_tried_again():
+    further = alternating()
+    further.spec.update(switches=["denormals", "channels_first", "thread_contention=1"], drain=False)
+    again = further.after("channels_first")
+    assert again.spec["switches"] == ["thread_contention=1"]
+    assert not again.spec["replay"], "it came before and was read"
+    assert again.after("thread_contention=1") is None

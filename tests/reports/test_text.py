@@ -162,11 +162,6 @@ def test_a_finding_without_evidence_or_place_is_still_told(cases):
     assert re.search(r"1\. Sync points +~0 ms a step \(0 %\)\n +\[estimated\]\n", card((run, bare)))
 
 
-def test_an_interrupted_run_says_so(cases):
-    run, diagnosis = cases["data_bound"]
-    assert "214 steps, interrupted" in card((msgspec.structs.replace(run, ended_by="interrupt"), diagnosis))
-
-
 def test_a_device_that_was_trained_on_is_never_no_gpu(cases):
     run, diagnosis = cases["data_bound"]
     on_apple = msgspec.structs.replace(run, facts=msgspec.structs.replace(run.facts, device="mps:0"))

@@ -6,8 +6,8 @@ The time of record comes from the unmarked steps, the shares of the phases from 
 does not belong to every step (an epoch's start, validation, a checkpoint) is spread over the steps between two of
 them: over the epoch's length where that is known, for a short window may hold too many or too few.
 
-An epoch's start costs what its first step takes longer than the others, whatever phase that shows in: workers that
-start and fill their queue take the cores from the model, too.
+An epoch's start costs what its first step takes longer than the others, in `forward` too: workers that start and fill
+their queue take the cores from the model. What the script's own lines take there stays theirs.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from hasten.diagnosis.ceiling import train_loader
 from hasten.records import PHASES, Breakdown, Interval, Run, Step
 from hasten.stats import mean_interval
 
 MANY_MARKS = 100  # a step
 ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
 RARE = ("epoch_start", "validation", "checkpoint")
+SCRIPT = ("script", "sync", "logging")
 
 
 def break_down(run: Run) -> Breakdown:
     """Sum up the steps of a run. Raises ValueError when it has none."""
     if not run.steps:
         raise ValueError("a run without steps has no breakdown")
-    within = _within_epochs(run.steps)
+    within = _within_epochs(run)
     plain = [s for s in within if not s.marked] or within
     marked = [s for s in within if s.marked]
     regular = statistics.fmean(_regular(s) for s in plain)
-    rare = {p: s for p in RARE if (s := _rare_seconds(run, p, regular)) is not None}
     phases = _phases(within, regular, run)
+    rare = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
+    if len(within) < len(run.steps):
+        rare["epoch_start"], own = _longer_first_steps(run, within, regular)
+        phases.update({phase: (phases[phase] or 0.0) + seconds for phase, seconds in own.items()})
+        regular += sum(own.values())
     phases.update(rare)
     known = sum(v for v in phases.values() if v is not None)
     total = regular + sum(rare.values())
@@ -51,10 +57,13 @@ def break_down(run: Run) -> Breakdown:
     )
 
 
-def _within_epochs(steps: Sequence[Step]) -> list[Step]:
-    """The steps that no epoch begins with; all of them where epochs are that short that few are left."""
-    within = [s for s in steps if not s.phases.get("epoch_start")]
-    return within if 2 * len(within) >= len(steps) else list(steps)
+def _within_epochs(run: Run) -> list[Step]:
+    """The steps that no epoch begins with; all where no worker starts, or epochs are that short that few are left."""
+    train = train_loader(run)
+    within = [s for s in run.steps if not s.phases.get("epoch_start")]
+    if train is None or not train.num_workers or 2 * len(within) < len(run.steps):
+        return list(run.steps)
+    return within
 
 
 def _regular(step: Step) -> float:
@@ -84,25 +93,37 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float
     return phases
 
 
-def _rare_seconds(run: Run, phase: str, regular: float) -> float | None:
+def _rare_seconds(run: Run, phase: str) -> float | None:
     """Seconds a step of what happens once in a while; None where it never happened."""
-    times = [_rare(s, phase, regular) for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
-    if not times:
-        return None
-    mean = max(0.0, statistics.fmean(times))
+    times = [s.phases[phase] for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
+    return statistics.fmean(times) * _how_often(run, phase, len(times)) if times else None
+
+
+def _how_often(run: Run, phase: str, count: int) -> float:
+    """Times a step, of something that happened `count` times in the window."""
     every = run.facts.steps_per_epoch
-    seen = len(run.steps) / len(times)
+    observed = count / len(run.steps)
+    if every is None:
+        return observed
     # Fewer steps than an epoch were measured, yet its end was among them: its length says how seldom that is.
-    if phase == "epoch_start" and every is not None and len(times) < 3:
-        return mean / every
-    if every is not None and len(run.steps) < every and len(times) == 1 and seen < every:
-        return mean / every
-    return mean / seen
+    few = count < 3 if phase == "epoch_start" else count == 1 and len(run.steps) < every
+    return 1 / every if few else observed
 
 
-def _rare(step: Step, phase: str, regular: float) -> float:
-    longer = _regular(step) - regular if phase == "epoch_start" else 0.0
-    return step.phases[phase] + longer
+def _longer_first_steps(run: Run, within: Sequence[Step], regular: float) -> tuple[float, dict[str, float]]:
+    """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them."""
+    first = [s for s in run.steps if s.phases.get("epoch_start")]
+    often = _how_often(run, "epoch_start", len(first))
+    longer = max(0.0, often * (statistics.fmean(s.phases["epoch_start"] + _regular(s) for s in first) - regular))
+    marked, others = [s for s in first if s.marked], [s for s in within if s.marked]
+    own: dict[str, float] = {}
+    for phase in SCRIPT if marked and others else ():
+        more, usual = (statistics.fmean(s.phases.get(phase, 0.0) for s in steps) for steps in (marked, others))
+        seconds = min(often * (more - usual), longer)
+        if seconds > 0:
+            own[phase] = seconds
+            longer -= seconds
+    return longer, own
 
 
 def _samples_per_step(steps: Sequence[Step]) -> float | None:

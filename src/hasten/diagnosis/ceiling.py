@@ -32,7 +32,9 @@ def find_ceiling(run: Run, breakdown: Breakdown) -> Ceiling:
     rare = sum(breakdown.phases.get(p) or 0.0 for p in ("validation", "checkpoint"))
     regular = breakdown.step_seconds - start - rare
     free = replay.ratio.value * regular + rare if replay is not None and replay.ratio is not None else None
-    copies = device.ratio.value * regular + rare if device is not None and device.ratio is not None else None
+    copies = None
+    if replay is not None and replay.ratio is not None and device is not None and device.ratio is not None:
+        copies = device.ratio.value * replay.ratio.value * regular + rare  # tried against batches that are replayed
     return Ceiling(
         free_batches=free,
         free_copies=copies,

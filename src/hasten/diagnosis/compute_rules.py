@@ -5,10 +5,11 @@ In: a Case. Out: findings. Refuses to infer what the trials already promise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hasten.diagnosis import tried_rules
 from hasten.diagnosis.case import Case, ms, percent
+from hasten.diagnosis.ceiling import intervention
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
 
@@ -28,7 +29,7 @@ def findings(case: Case) -> Iterator[Finding]:
     if double is not None:
         yield double
     # What is inferred may only promise what the trials leave.
-    calling = _calling(case, mended=sum(f.recoverable for f in tried))
+    calling = _calling(case, tried)
     if calling is not None:
         yield calling
     yield from _device(case)
@@ -52,12 +53,16 @@ def _double_precision(case: Case) -> Finding | None:
     )
 
 
-def _calling(case: Case, *, mended: float) -> Finding | None:
+def _calling(case: Case, tried: Sequence[Finding]) -> Finding | None:
     """Launch-bound, or too small a batch: the step is the cost of calling operators, not of computing."""
-    computing = case.phase("forward", "loss", "backward", "optimizer", "zero_grad") - mended
-    if computing < 0.4 * case.step:
-        return None
-    return _small_batch(case) or _tiny_batch(case, computing) or _launch_bound(case, computing)
+    computing = case.phase("forward", "loss", "backward", "optimizer", "zero_grad")
+    computing -= sum(f.recoverable for f in tried)
+    if computing >= 0.4 * case.step and (found := _small_batch(case) or _tiny_batch(case, computing)) is not None:
+        return found
+    # An optimizer that calls many operators is a finding of its own.
+    learning = case.phase("forward", "loss", "backward")
+    learning -= sum(f.recoverable for f in tried if f.kind not in ("unfused_optimizer", "zero_grad_in_place"))
+    return _launch_bound(case, learning) if learning >= 0.4 * case.step else None
 
 
 def _small_batch(case: Case) -> Finding | None:
@@ -66,9 +71,10 @@ def _small_batch(case: Case) -> Finding | None:
     joined = next((i for i in case.run.interventions if i.name == "small_batch" and i.ratio is not None), None)
     if joined is None or joined.ratio is None or size is None or size > SMALL_BATCH or joined.ratio.high > 0.7:
         return None
-    saved, low, high = scaled(
-        (joined.ratio.value, joined.ratio.low, joined.ratio.high), lambda r: case.regular * (1 - r)
-    )
+    # Both sides had their batches for free.
+    replay = intervention(case.run, "replay")
+    base = case.regular * (replay.ratio.value if replay is not None and replay.ratio is not None else 1.0)
+    saved, low, high = scaled((joined.ratio.value, joined.ratio.low, joined.ratio.high), lambda r: base * (1 - r))
     return Finding(
         kind="small_batch",
         title=f"Batch of {size:.0f} is too small for the device",
@@ -162,7 +168,7 @@ def _copies(case: Case) -> Iterator[Finding]:
     if copies is None or ceiling.free_copies is None or ceiling.free_batches is None:
         return
     if case.measured("device replay") is None:
-        return
+        return  # not sure: batches replayed from the device took as long as others
     saved = max(0.0, ceiling.free_batches - ceiling.free_copies)
     if copies.pinned < 0.5:
         kind, title, remedy = (

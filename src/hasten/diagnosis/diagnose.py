@@ -16,6 +16,7 @@ from hasten.records import Diagnosis, Finding, Run
 
 RULES = (input_rules.findings, compute_rules.findings, host_rules.findings)
 
+SEEN = 0.5  # share of the step that must be known before anything is said to bind it
 # Every kind of finding; each has a section in docs/bottlenecks.md.
 KINDS = (
     "slow_read",
@@ -101,6 +102,8 @@ def bound_of(case: Case) -> str:
         "checkpoint-bound": case.share("checkpoint"),
         "bound by the script's own code": case.share("script", "sync", "logging"),
     }
+    if sum(shares.values()) < SEEN:
+        return "bound by what could not be seen"
     return max(shares, key=lambda name: shares[name])
 
 

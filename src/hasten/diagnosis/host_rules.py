@@ -13,7 +13,9 @@ from hasten.diagnosis.case import WORTH, Case, ms, percent
 from hasten.records import Finding, HotLine, Where
 
 LOGGING = re.compile(
-    r"\blog(s|ger|ging)?\b|\blog_(?!softmax|prob|sigmoid)|_log\b|\bprint|\.write|\bjson\.|\bcsv\b|histogram|\bhistc?\("
+    # A logarithm is no log: np.log(x) and x.log() are left out, self.log(loss) and wandb.log(...) are not.
+    r"\blogs?\b(?!\()|(?<![.\w])log\(|\b(self|wandb|mlflow|run|trainer|fabric|accelerator)\.log\("
+    r"|\blogg(er|ing)\b|\blog_(?!softmax|prob|sigmoid)|_log\b|\bprint|\.write|\bjson\.|\bcsv\b|histogram|\bhistc?\("
     r"|tqdm|wandb|summary|writer",
     re.IGNORECASE,
 )
@@ -56,7 +58,9 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     saved = reading + (own if calls > 4 else 0.0)
     if not case.on_cpu:
         busy = case.breakdown.device_seconds
-        saved = min(saved, case.step - busy) if busy is not None else saved
+        if busy is None:
+            return None  # what the host waits for may be the device's work, which has to be done anyway
+        saved = min(saved, case.step - busy)
     if calls <= 4 and case.on_cpu and reading < 0.2 * case.step:
         return None
     worst = max(points, key=lambda p: p.seconds)
@@ -194,7 +198,8 @@ def _memory(case: Case) -> Finding | None:
     faults = (last.major_faults or 0) - (first.major_faults or 0)
     rate = faults / max(1e-9, last.at - first.at)
     least = min(s.available_bytes for s in samples)
-    if rate < 50 and not (swapped > 64 << 20 and least < 0.05 * case.run.machine.memory_bytes):
+    # Files that are mapped into memory fault too, and harmlessly.
+    if rate < 50 or not (swapped > 64 << 20 or least < 0.1 * case.run.machine.memory_bytes):
         return None
     return Finding(
         kind="memory_full",

@@ -35,10 +35,9 @@ def findings(case: Case) -> Iterator[Finding]:
         return
     if (startup := _worker_startup(case, train)) is not None:
         yield startup
-    if case.starved is not None and case.starved < STARVED:
-        # A full queue is of no use while the batch whose turn it is still being made.
-        if (found := _prefetch(case, train)) is not None:
-            yield found
+    # Batches that lie ready and are not waited for cost nothing. Waited for they may be all the same: the one whose
+    # turn it is may be missing among them, or its worker too busy with the next to hand it over.
+    if case.starved is not None and case.starved < STARVED and case.share("data_wait") < WORTH:
         return
     headroom = case.headroom
     if headroom is None:
@@ -62,7 +61,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     if not train.num_workers or start < WORTH * case.step:
         return None
     measured = case.measured("worker_startup", of=start)
-    if case.tried("worker_startup") and measured is None:
+    if measured is None and (case.tried("worker_startup") or train.persistent_workers):
         return None
     # Without a trial: all of it but one ordinary wait.
     saved, interval = measured if measured is not None else (start * 0.9, None)
@@ -97,7 +96,7 @@ def _python_bound(case: Case, train: LoaderFacts, headroom: float) -> Finding | 
         title="Data in memory is fetched one sample at a time",
         recoverable=saved,
         interval=_bounded(case, saved),
-        confirmed_by="replay" if case.tried("replay") else None,
+        confirmed_by="replay" if case.measured("replay") else None,
         because=(
             f"{train.name} indexes tensors it holds, {size} times a batch: {ms(wait)} a step",
             f"gathering the rows of a batch at once takes about {ms(gather)}",
@@ -227,7 +226,7 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
         title=title,
         recoverable=saved,
         interval=_bounded(case, saved),
-        confirmed_by="replay" if case.tried("replay") else None,
+        confirmed_by="replay" if case.measured("replay") else None,
         because=tuple(because),
         remedy=remedy,
         where=line.where if line is not None else train.where,
@@ -257,7 +256,8 @@ def _words(case: Case, train: LoaderFacts, kind: str, first: Stage, because: lis
                 f"{train.decoded_bytes_per_sample / 1e6:.1f} MB are decoded a sample, "
                 f"{train.bytes_per_batch / train.batch_size / 1e6:.2f} MB reach the batch"
             )
-        faster = f"decode with {train.decode_library}, " if train.decode_library else ""
+        gains = train.decode_speedup is not None and train.decode_speedup.low > 1.0
+        faster = f"decode with {train.decode_library}, " if gains else ""
         return (
             f"Slow decoding ({first.detail})",
             f"Store the images at the size you train on, {faster}or cache decoded samples.",

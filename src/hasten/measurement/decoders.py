@@ -41,7 +41,7 @@ def compare_decoders(files: Sequence[str]) -> tuple[Interval, str] | None:
                 for data in contents:
                     decode(data)
                 times[decode].append(time.thread_time() - start)
-    except (OSError, ValueError):
+    except (OSError, ValueError, Image.DecompressionBombError):
         return None  # a file that only one of them reads says nothing about speed
     return Interval(*ratio_interval(times[pillow], times[other])), "simplejpeg"
 

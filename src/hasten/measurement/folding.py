@@ -128,7 +128,9 @@ def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozen
             changed.append(Span(kind="epoch_start", start=span.start, end=span.end, detail=span.detail))
             continue
         if span.kind == "end":
-            changed.append(Span(kind="epoch_start", start=span.start, end=span.end))
+            # A validation's workers end within its last `next`; what comes later is the iterator's removal.
+            if roles.get(int(span.detail)) == "train":  # type: ignore[arg-type]
+                changed.append(Span(kind="epoch_start", start=span.start, end=span.end))
             continue
         if span.kind == "next":
             number = int(span.detail[0])  # type: ignore[index]
@@ -212,7 +214,9 @@ def _groups(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[list
     role: str | None = None
     for span in spans:
         number = _loader_of(span)
-        if number is not None and number in roles:
+        # A `next` that found the loader exhausted gave no batch: what comes after it still follows the last one.
+        ended = span.kind == "next" and span.detail[1] is None  # type: ignore[index]
+        if number is not None and number in roles and not ended:
             yield group, role
             group, role = [], roles[number]
         if number is not None or span.kind in ("forward", *LEARNING):

@@ -50,6 +50,16 @@ class Further:
         kept = {k: v for k, v in self.spec.items() if k == "seconds"}
         return Further(name=self.name, mode="plain", spec=kept)
 
+    def after(self, switch: str) -> Further | None:
+        """The same launch with what would have come after this switch; None where nothing would."""
+        switches = self.spec["switches"]
+        assert isinstance(switches, list)
+        left = switches[switches.index(switch) + 1 :]
+        if not left and not self.spec["drain"]:
+            return None
+        spec = {**self.spec, "switches": left, "replay": False, "device_replay": False, "join": False}
+        return Further(name=self.name, mode=self.mode, spec=spec)
+
 
 @dataclass(kw_only=True)
 class Shares:
@@ -194,6 +204,15 @@ def _uneven(train: LoaderFacts) -> bool:
     return spread > 0.3 or max(samples) > 5 * statistics.median(samples)
 
 
+def broken_switch(further: Further, recorded: Recorded) -> str | None:
+    """The switch that was being tried when the script failed; None where it did not fail, or under no switch."""
+    if recorded.exit_code in (0, None):
+        return None
+    label = str(recorded.raw.get("segment")).removeprefix("without ")
+    switches = [str(s) for s in further.spec.get("switches", [])]  # type: ignore[union-attr]
+    return next((s for s in switches if s.partition("=")[0] == label), None)
+
+
 def promising(tried: Intervention) -> bool:
     """Whether a launch seems to gain so much that it deserves a plain launch beside it."""
     return tried.ratio is not None and tried.ratio.value < 1 - WORTH
@@ -208,7 +227,7 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
         if f"without {name}" in labels
     ]
     if "device replay" in labels:
-        found.append(_compared("device replay", recorded, candidate="device replay", baseline="without replay"))
+        found.append(_compared("device replay", recorded, candidate="device replay", baseline="replay"))
     if "join" in labels and "replay" in labels:
         joined = _compared("join", recorded, candidate="join", baseline="replay")
         ratio = joined.ratio

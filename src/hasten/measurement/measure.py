@@ -27,6 +27,7 @@ from hasten.measurement.interventions import (
     LEAST_SECONDS,
     Further,
     Shares,
+    broken_switch,
     choose,
     compare,
     epoch_start_means,
@@ -197,8 +198,9 @@ class _Measuring:
             raise NoStepError(
                 f"the script ended after {number} optimizer steps, too few to measure; give it more data or epochs"
             )
-        if raw.get("trouble"):
-            self.notes.append(f"facts are missing: {raw['trouble']}")
+        for trouble in (raw.get("trouble"), raw["extra"].get("trouble")):
+            if trouble:
+                self.notes.append(f"something could not be measured: {trouble}")
         if raw["ended_by"] == "script":
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
@@ -210,11 +212,11 @@ class _Measuring:
                 self.notes.append(f"not tried for lack of time: {', '.join(f.name for f in chosen[number:])}")
                 break
             what = f"{further.name.replace('_', ' ')} ({number + 1} of {len(chosen)})"
+            if further.mode == "interventions":
+                found += self._alternating(what, further)
+                continue
             recorded = self._one(what, further)
             if recorded is None:
-                continue
-            if further.mode == "interventions":
-                found += read_switches(recorded)
                 continue
             tried = _against(further, recorded, base)
             if promising(tried):
@@ -222,6 +224,21 @@ class _Measuring:
                 plain = self._one(what + ", beside it", further.beside())
                 tried = _against(further, recorded, plain) if plain is not None else tried
             found.append(tried)
+        return found
+
+    def _alternating(self, what: str, further: Further) -> list[Intervention]:
+        """All switches of one launch; after one that breaks the script, the others in another launch."""
+        found: list[Intervention] = []
+        left: Further | None = further
+        while left is not None:
+            recorded = self._one(what, left)
+            if recorded is None:
+                break
+            found += read_switches(recorded)
+            broken = broken_switch(left, recorded)
+            if broken is not None:
+                self.notes.append(f"{broken.partition('=')[0]}: the script failed under it")
+            left = left.after(broken) if broken is not None else None
         return found
 
     def _one(self, what: str, further: Further) -> Recorded | None:
@@ -239,7 +256,7 @@ class _Measuring:
         if not raws:
             self.notes.append(f"{further.name}: the script failed under it (exit code {outcome.exit_code})")
             return None
-        return Recorded(_busiest(raws), outcome.stages)
+        return Recorded(_busiest(raws), outcome.stages, exit_code=outcome.exit_code)
 
 
 def _against(further: Further, recorded: Recorded, base: Recorded) -> Intervention:

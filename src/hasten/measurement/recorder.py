@@ -41,8 +41,9 @@ MOST_LINES = 40
 class Recorded:
     """A raw record, folded. The folding is done once; everything else reads it."""
 
-    def __init__(self, raw: Raw, stages: Sequence[Raw]) -> None:
+    def __init__(self, raw: Raw, stages: Sequence[Raw], *, exit_code: int | None = None) -> None:
         self.raw = raw
+        self.exit_code = exit_code  # of the script; None: hasten ended it
         self.stages = stages
         self.spans = [Span(kind=k, start=s, end=e, detail=d) for k, s, e, d in raw["spans"]]
         workers = {n for n, facts in enumerate(raw["loaders"]) if facts.get("num_workers")}

@@ -132,7 +132,7 @@ class CopyFacts(Record, frozen=True):
 
 
 class Facts(Record, frozen=True):
-    """What the script is: read once, after the first steps."""
+    """What the script is: read once, when its steps are measured."""
 
     boundary: str  # "optimizer" or "backward"
     num_threads: int  # torch intra-op threads of the main process
@@ -148,9 +148,11 @@ class Facts(Record, frozen=True):
     zero_grad_where: Where | None = None
     validation_grad: bool = False  # a validation forward recorded gradients
     validation_where: Where | None = None
-    subnormal_share: float | None = None  # of the values found in parameters, gradients, states and outputs
+    subnormal_share: float | None = None  # of the values found in parameters, gradients and optimizer states
     num_operators: float | None = None  # dispatched operators a step
-    num_calls: float | None = None  # calls from Python into torch a step; a whole nn.GRU is one
+    num_calls: float | None = (
+        None  # calls from Python into torch in forward, loss and backward; a whole nn.GRU is one
+    )
     num_flops: float | None = None  # floating point operations a step
     gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
     num_training_processes: int = 1
@@ -228,7 +230,7 @@ class Run(Record, frozen=True):
     command: tuple[str, ...]
     directory: str
     started: float  # seconds since 1970
-    ended_by: str  # "hasten" (window full), "script" (it ended by itself), "interrupt"
+    ended_by: str  # "hasten" (window full), "script" (it ended by itself)
     exit_code: int | None
     machine: Machine
     facts: Facts

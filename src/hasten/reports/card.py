@@ -79,8 +79,6 @@ def _add_step(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
     if breakdown.samples_per_second is not None:
         words.append(format.rate(breakdown.samples_per_second))
     words.append(format.count(breakdown.num_steps, noun="step"))
-    if run.ended_by == "interrupt":
-        words.append("interrupted")
     sheet.paragraph((words[0], "bold"), "".join(f", {word}" for word in words[1:]), label="Step")
 
 

@@ -24,12 +24,11 @@ def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
     ratio = overhead.ratio
     marked = None if ratio is None else Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
     of_record = format.share(overhead.record_seconds / step_seconds if step_seconds > 0 else None)
-    about = "" if of_record.startswith("<") else "about "
     marking = f"{format.share_interval(marked)} while marking"
     if marked is not None and marked.high - marked.low > 2 * TELLING and step_seconds > 0:
         own = overhead.marks_per_step * overhead.seconds_per_mark / step_seconds
-        marking = f"about {format.share(own)} while marking, by the count (measured {format.share_interval(marked)})"
-    sheet.paragraph(f"{marking}, {about}{of_record} in the time of record", label="Overhead")
+        marking = f"{format.share(own)} while marking, by the count (measured {format.share_interval(marked)})"
+    sheet.paragraph(f"{marking}; notes in the time of record {of_record}", label="Overhead")
 
 
 def add_use(sheet: Sheet, run: Run) -> None:

@@ -83,7 +83,7 @@ def test_events_are_used_again():
     assert device.made == 2
 
 
-def test_spans_beyond_the_limit_are_dropped_and_counted(monkeypatch):
+def test_spans_beyond_the_limit_are_dropped(monkeypatch):
     monkeypatch.setattr(device_clock, "MOST_PENDING", 3)
     device = Device()
     clock = DeviceClock(device.event)
@@ -92,4 +92,21 @@ def test_spans_beyond_the_limit_are_dropped_and_counted(monkeypatch):
     device.run()
     clock.poll()
     assert len(clock.spans) == 3
-    assert clock.num_dropped == 2
+
+
+def test_an_event_of_another_device_is_replaced_by_one_of_this():
+    device = Device()
+    clock = DeviceClock(device.event)
+    span(clock, device, "forward", 1.0, 0.5)
+    device.run()
+    clock.poll()
+
+    class Foreign(FakeEvent):
+        def record(self):
+            raise RuntimeError("Event device does not match")
+
+    clock._pool = [Foreign(device), Foreign(device)]
+    span(clock, device, "backward", 2.0, 0.25)
+    device.run()
+    clock.poll()
+    assert [kind for kind, _, _ in clock.spans] == ["forward", "backward"]

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 
 import pytest
 import torch
@@ -101,3 +102,26 @@ def test_after_undo_saving_writes_where_it_is_told(folder, patches):
     patches.undo()
     torch.save(1, "model.pt")
     assert [p.name for p in user.iterdir()] == ["model.pt"]
+
+
+def test_a_copy_of_a_checkpoint_into_a_folder_lies_under_that_folders_name(folder):
+    user, _, _ = folder
+    (user / "backup").mkdir()
+    torch.save(torch.ones(2), "last.pt")
+    shutil.copy("last.pt", "backup/")
+    os.makedirs("backup", exist_ok=True)
+    assert torch.equal(torch.load("backup/last.pt"), torch.ones(2))
+    assert list((user / "backup").iterdir()) == []
+
+
+def test_copying_by_named_arguments_works_as_before(folder):
+    user, _, _ = folder
+    (user / "a.txt").write_text("a")
+    torch.save(torch.ones(2), "model.pt")
+    shutil.copy(src="a.txt", dst="b.txt")
+    shutil.move(src="model.pt", dst="best.pt")
+    assert (user / "b.txt").read_text() == "a"
+    assert os.path.getsize(filename="b.txt") == 1
+    assert torch.equal(torch.load("best.pt"), torch.ones(2))
+    with pytest.raises(TypeError, match="positional argument"):
+        shutil.copy("a.txt")

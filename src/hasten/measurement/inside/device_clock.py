@@ -37,7 +37,6 @@ class DeviceClock:
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self.spans: list[tuple[str, float, float]] = []  # kind, start on the host, seconds on the device
-        self.num_dropped = 0
         self._new_event = new_event
         self._pool: list[Event] = []
         self._pending: deque[tuple[str, float, Event, Event]] = deque()
@@ -47,25 +46,35 @@ class DeviceClock:
         """A span begins; only the outermost is timed."""
         event = None
         if not self._open and len(self._pending) < MOST_PENDING:
-            event = self._pool.pop() if self._pool else self._new_event()
-            event.record()
-        elif not self._open:
-            self.num_dropped += 1
+            event = self._record()
         self._open.append(event)
 
     def leave(self, kind: str, start: float) -> None:
         """The span that began last ends; `start` is when it began on the host."""
         first = self._open.pop() if self._open else None
         if first is not None:
-            last = self._pool.pop() if self._pool else self._new_event()
-            last.record()
-            self._pending.append((kind, start, first, last))
+            self._pending.append((kind, start, first, self._record()))
+
+    def _record(self) -> Event:
+        if self._pool:
+            event = self._pool.pop()
+            try:
+                event.record()
+                return event
+            except RuntimeError:
+                pass  # it belongs to another device than the one in use now
+        event = self._new_event()
+        event.record()
+        return event
 
     def poll(self) -> None:
         """Take down what the device has passed by now."""
         while self._pending and self._pending[0][3].query():
             kind, start, first, last = self._pending.popleft()
-            self.spans.append((kind, start, first.elapsed_time(last) / 1e3))
+            try:
+                self.spans.append((kind, start, first.elapsed_time(last) / 1e3))
+            except RuntimeError:
+                continue  # the span began on one device and ended on another
             self._pool += [first, last]
 
 

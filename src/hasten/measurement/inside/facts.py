@@ -20,7 +20,8 @@ from hasten.measurement.inside.roots import Roots, tensors_in
 from hasten.measurement.inside.session import Session
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
-COMPUTING = ("forward", "loss", "backward", "optimizer")
+LEARNING = ("forward", "loss", "backward")
+COMPUTING = (*LEARNING, "optimizer")
 MOST_ELEMENTS = 20_000_000  # looked at for subnormal numbers
 
 
@@ -47,7 +48,7 @@ class OperatorCount(TorchDispatchMode):
 
 
 class CallCount(TorchFunctionMode):
-    """Counts the calls that Python makes into torch while one step computes: one for a whole nn.GRU."""
+    """Counts the calls that Python makes into torch in forward, loss and backward: one for a whole nn.GRU."""
 
     def __init__(self, phase: Callable[[], str]) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class CallCount(TorchFunctionMode):
     ) -> object:
         name = getattr(func, "__name__", "")
         # Reading an attribute (x.shape) is a call of its getter, and launches nothing.
-        self.num_calls += self._phase() in COMPUTING and name not in ("__get__", "__set__", "size", "dim")
+        self.num_calls += self._phase() in LEARNING and name not in ("__get__", "__set__", "size", "dim")
         return func(*args, **(kwargs or {}))  # type: ignore[operator]
 
 

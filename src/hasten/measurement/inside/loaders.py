@@ -107,7 +107,6 @@ class Loaders:
             if tensors:
                 facts["bytes_per_batch"] = sum(t.numel() * t.element_size() for t in tensors)
                 facts["dtypes"] = sorted({str(t.dtype).removeprefix("torch.") for t in tensors})
-                facts["pinned"] = all(t.is_pinned() for t in tensors) if facts.get("pin_memory") else False
         # Nearly every batch is a list of tensors; looking through any nest takes ten times as long.
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
         if not isinstance(first, torch.Tensor) or not first.dim():

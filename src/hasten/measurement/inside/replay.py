@@ -80,7 +80,10 @@ class Replay:
             return
         self._bytes += sum(t.nbytes for t in tensors_in(batch))
         # The script may change what it was given, so what is held is a copy.
-        held.append(copy.deepcopy(batch))
+        kept = copy.deepcopy(batch)
+        if any(t.is_pinned() for t in tensors_in(batch)):
+            kept = _map(kept, lambda t: t.pin_memory())  # a copy of pinned memory is pageable
+        held.append(kept)
 
     def _watch_for_changes(self) -> None:
         """A script that works in place on its batches must not get the same memory twice."""

@@ -5,7 +5,7 @@ In: the spec, a dictionary of the run's folder. Out: a program for the session. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hasten.measurement.inside import facts, replay, switches
 from hasten.measurement.inside.patches import Patches
@@ -70,33 +70,19 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
     session.on_batch = player.on_batch
 
     def program() -> Program:
-        # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
-        rounds = 2 if session.warm_step() > SLOW_STEP else 3
-        yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
         if spec.get("replay"):
             yield from _replaying(player, session, seconds)
         if spec.get("device_replay"):
             player.to_device("cuda")
-            for index in range(4):
-                yield Segment(
-                    label="device replay",
-                    min_seconds=seconds / 4,
-                    min_steps=1,
-                    settle=2 if index == 0 else 0,
-                    enter=player.on,
-                )
+            yield from _held("device replay", player.on, seconds)
         if spec.get("join"):
-            for index in range(4):
-                yield Segment(
-                    label="join",
-                    min_seconds=seconds / 4,
-                    min_steps=1,
-                    settle=1 if index == 0 else 0,
-                    enter=lambda: player.join(JOINED),
-                )
-            player.off()
+            yield from _held("join", lambda: player.join(JOINED), seconds)
+        player.off()
+        # A switch may break a script: what cannot has been done by now.
+        # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
+        rounds = 2 if session.warm_step() > SLOW_STEP else 3
+        yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
         if spec.get("drain"):
-            player.off()
             session.extra["drain"] = replay.drain(session, seconds=seconds)
 
     return program()
@@ -116,3 +102,9 @@ def _replaying(player: replay.Replay, session: Session, seconds: float) -> Progr
             enter=player.on if on else player.off,
         )
         last = on
+
+
+def _held(label: str, enter: Callable[[], object], seconds: float) -> Program:
+    for index in range(4):
+        settle = 2 if index == 0 else 0
+        yield Segment(label=label, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)

@@ -7,6 +7,7 @@ the parent removes. Refuses to touch anything but savers: what else a script wri
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import shutil
 from collections.abc import Callable
@@ -79,18 +80,34 @@ def _follow_moved(moved: dict[str, str], target: Callable[[object], object], pat
 
     def finding(original: Function) -> Function:
         @functools.wraps(original)
-        def find(path: object, *arguments: object, **settings: object) -> object:
-            return original(there(path), *arguments, **settings)
+        def find(*arguments: object, **settings: object) -> object:
+            if moved and arguments:
+                arguments = (there(arguments[0]), *arguments[1:])
+            elif moved:
+                settings = {name: there(value) for name, value in settings.items()}
+            return original(*arguments, **settings)
 
         return find
 
     def copying(original: Function) -> Function:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def copy(source: object, copied: object, *arguments: object, **settings: object) -> object:
+        def copy(*arguments: object, **settings: object) -> object:
+            if not moved:
+                return original(*arguments, **settings)
+            try:
+                given = signature.bind(*arguments, **settings)
+            except TypeError:
+                return original(*arguments, **settings)  # whose message is the script's own
+            source, copied = given.arguments["src"], given.arguments["dst"]
             if there(source) is source:
-                return original(source, copied, *arguments, **settings)
+                return original(*arguments, **settings)
+            if isinstance(copied, (str, os.PathLike)) and os.path.isdir(copied):
+                copied = os.path.join(copied, os.path.basename(os.fspath(source)))
             # A copy of a checkpoint is a checkpoint.
-            return original(there(source), target(copied), *arguments, **settings)
+            given.arguments.update(src=there(source), dst=target(copied))
+            return original(*given.args, **given.kwargs)
 
         return copy
 
@@ -158,8 +175,12 @@ def _redirect_frameworks(folder: Path, marks: Marks, patches: Patches, target: C
     def board(module: ModuleType) -> None:
         def make(original: Function) -> Function:
             @functools.wraps(original)
-            def start(self: object, log_dir: object = None, *arguments: object, **settings: object) -> object:
-                return original(self, os.fspath(folder / "board"), *arguments, **settings)
+            def start(self: object, *arguments: object, **settings: object) -> object:
+                place = os.fspath(folder / "board")
+                named = [name for name in ("log_dir", "logdir") if name in settings]
+                if named:
+                    return original(self, *arguments, **{**settings, named[0]: place})
+                return original(self, place, *arguments[1:], **settings)
 
             return start
 

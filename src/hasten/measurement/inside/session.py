@@ -40,7 +40,9 @@ WARM_STEPS = 3
 WARM_SECONDS = 1.0
 LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
 STATUS_PERIOD = 0.3
+SWITCH_INTERVAL = 5e-4  # seconds, while lines are sampled
 BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
+MOST_OTHERS = 64  # steps of other optimizers, after which the key one is taken to be done
 BACKWARDS_AT_MOST = 256  # with one that never steps
 
 
@@ -73,7 +75,7 @@ class Session:
         self.started_at: float | None = None  # when the warm-up ended
         self.first_step_at: float | None = None
         self.roots: Roots | None = None
-        self.sampler = LineSampler(get_ident(), marks.phase)
+        self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
         self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
@@ -81,6 +83,7 @@ class Session:
         self.optimizers_made = False
         self.launcher: int | None = None  # hasten's own process
         self._watch = SyncWatch(self._device_waits)
+        self._watched = False
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
         self._program: Program = iter(())
@@ -88,6 +91,7 @@ class Session:
         self._segment_start = 0.0
         self._segment_steps = 0
         self._stepped: Callable[[], Optimizer | None] = lambda: None  # the optimizer that stepped last
+        self._num_others = 0  # steps of other optimizers since its last
         self._key: int | None = None  # the optimizer whose step ends a step
         self._num_backwards = 0
         self._by_backward = False
@@ -179,15 +183,26 @@ class Session:
         if self._stepped() is not optimizer:
             self._stepped = ref(optimizer)
             self.optimizers[id(optimizer)] = optimizer
-            if self._key is None or self._key not in self.optimizers:
+        if id(optimizer) != self._key:
+            self._num_others += 1
+            if self._key is None or self._key not in self.optimizers or self._num_others > MOST_OTHERS:
                 self._key = id(optimizer)
                 self._by_backward = False
         if id(optimizer) == self._key and "optimizer" not in self.marks.open:
+            self._num_others = 0
             self._boundary()
 
     # --------------------------------------------------------------------------------------------- the steps
 
     def _boundary(self) -> None:
+        try:
+            self._end_step()
+        except Exception as error:
+            # Without boundaries the window would never fill, and the parent would wait for ever.
+            self._stand_aside(error)
+            self.finish("hasten")
+
+    def _end_step(self) -> None:
         now = self.marks.now()
         self.marks.between = BETWEEN
         if self.marks.device is not None:
@@ -264,8 +279,9 @@ class Session:
             return
         if self.marks.device is None:
             self.marks.device = DeviceClock(_new_event)
-            if segment.full:
-                self._watch.on()
+        if segment.full and not self._watched:
+            self._watched = True
+            self._watch.on()
 
     def _device_waits(self) -> None:
         if self.marks.here():
@@ -303,8 +319,8 @@ class Session:
             scratch = path.with_suffix(".part")
             scratch.write_text(json.dumps(raw), encoding="utf-8")
             scratch.replace(path)
-        except OSError as error:
-            warn(f"the record cannot be written ({error})")
+        except Exception as error:
+            warn(f"the record cannot be written ({error!r})")
         self._tell(force=True, state="done")
         if ended_by == "hasten":
             leave(self.launcher)
@@ -321,7 +337,7 @@ class Session:
         self.marks.thread = get_ident()
         self.marks.full = False
         self.bounds.clear()
-        self.sampler = LineSampler(get_ident(), self.marks.phase)
+        self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
         self.started_at = self.first_step_at = None
         self._segment, self._key, self._by_backward = None, None, False
         self.closing, self._state, self._num_backwards = False, "imported", 0
@@ -338,6 +354,7 @@ class Session:
             "started_at": self.started_at,
             "first_step_at": self.first_step_at,
             "bounds": self.bounds,
+            "segment": self._segment.label if self._segment is not None else None,
             "spans": marks.spans,
             "places": [list(place) for place in marks.places],
             "first_place": marks.first_place,
@@ -346,7 +363,6 @@ class Session:
                 for (place, phase), seconds in self.sampler.seconds.items()
             ],
             "loaders": self.loaders.raw(),
-            "segments": self.history.seconds,
             "extra": self.extra,
             "device_spans": marks.device.spans if marks.device is not None else [],
         }

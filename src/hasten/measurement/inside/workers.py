@@ -242,7 +242,13 @@ class _WatchedWhole(_Watched):
     """The same for a dataset that hands out whole batches."""
 
     def __getitems__(self, indices: object) -> object:
-        return self._dataset.__getitems__(indices)  # type: ignore[attr-defined]
+        start = perf_counter()
+        samples = self._dataset.__getitems__(indices)  # type: ignore[attr-defined]
+        seconds = perf_counter() - start
+        if isinstance(samples, list):
+            for sample in samples:
+                self._recorder.sample(seconds / len(samples), sample)
+        return samples
 
 
 class _WatchedStream:

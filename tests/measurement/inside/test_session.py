@@ -1,0 +1,87 @@
+"""What ends a step, and what happens when measuring itself goes wrong."""
+
+import json
+
+import pytest
+import torch
+
+from hasten.measurement.inside import session as session_module
+from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.programs import History, Segment
+from hasten.measurement.inside.session import MOST_OTHERS, Session
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Processes that would have ended, instead of this one."""
+    gone = []
+    monkeypatch.setattr(session_module, "leave", gone.append)
+    monkeypatch.setattr(session_module, "WARM_SECONDS", 0.0)
+    return gone
+
+
+def make(folder, *segments):
+    session = Session(folder, history=History(), marks=Marks())
+    session.follow(iter(segments or [Segment(label="plain", min_seconds=3600.0)]))
+    return session
+
+
+def optimizer():
+    return torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
+
+def test_an_optimizer_that_takes_over_ends_the_steps_from_then_on(tmp_path, ended):
+    session, head, everything = make(tmp_path), optimizer(), optimizer()
+    for _ in range(5):
+        session.optimizer_steps(head)
+    seen = len(session.bounds)
+    for _ in range(MOST_OTHERS + 10):
+        session.optimizer_steps(everything)
+    assert len(session.bounds) == seen + 10
+
+
+def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, ended):
+    session, head, everything = make(tmp_path), optimizer(), optimizer()
+    session.optimizer_steps(head)
+    session.optimizer_steps(everything)
+    del head
+    seen = len(session.bounds)
+    session.optimizer_steps(everything)
+    assert len(session.bounds) == seen + 1
+
+
+def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
+    session, generator, critic = make(tmp_path), optimizer(), optimizer()
+    for _ in range(10):
+        session.optimizer_steps(generator)
+        for _ in range(5):
+            session.optimizer_steps(critic)
+    assert len([b for b in session.bounds if b[1] != "turn"]) == 10
+
+
+def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended, capsys):
+    def broken():
+        raise RuntimeError("a switch that cannot be turned")
+
+    session = make(tmp_path, Segment(label="plain", enter=broken))
+    stepping = optimizer()
+    for _ in range(6):
+        session.optimizer_steps(stepping)
+    (path,) = tmp_path.glob("raw-*.json")
+    assert "a switch that cannot be turned" in json.loads(path.read_text())["extra"]["trouble"]
+    assert ended == [None]
+    assert "measuring stands aside" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_does_not_reach_the_script(tmp_path, ended):
+    session = make(tmp_path)
+    session.loaders = None
+    assert session.next_batch(object(), lambda: "batch") == "batch"
+    assert "trouble" in session.extra
+
+
+def test_the_status_is_never_seen_half_written(tmp_path, ended):
+    session = make(tmp_path)
+    session.optimizer_steps(optimizer())
+    assert [path.name[:7] for path in tmp_path.iterdir() if path.name.startswith("status-")] == ["status-"]
+    assert not list(tmp_path.glob(".status-*"))
