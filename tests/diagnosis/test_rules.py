@@ -377,3 +377,13 @@ def test_a_larger_batch_gains_only_on_what_batches_for_free_leave():
     free = msgspec.structs.replace(waiting, interventions=(*waiting.interventions, tried("replay", 0.5, step=0.005)))
     both = {f.kind: f.recoverable for r in (waiting, free) for f in diagnose(r).findings if f.kind == "small_batch"}
     assert both["small_batch"] == pytest.approx(0.005 * 0.5 * 0.6, rel=0.1)
+
+
+def test_the_lines_that_read_a_profiler_are_the_profilers():
+    reading = Where(file="/home/ada/train.py", line=50, function="main", source="with torch.profiler.profile() as p:")
+    seen = steps(phases={**REST, "script": 0.06})
+    tries = [tried("profiler_on", 0.5)]
+    on = run(steps=seen, hot_lines=(hot(0.06, where=reading),), interventions=tries, facts={"profiler": True})
+    (finding,) = diagnose(on).findings
+    assert finding.kind == "profiler_on"
+    assert finding.recoverable == pytest.approx(0.06 + 0.5 * 0.04)

@@ -15,7 +15,7 @@ ACCUMULATE = 4
 
 class Reviews(Dataset):
     def __init__(self):
-        self.words = torch.randint(2000, (4096, 40), generator=torch.Generator().manual_seed(0))
+        self.words = torch.randint(2000, (4096, 64), generator=torch.Generator().manual_seed(0))
 
     def __len__(self):
         return 400_000
@@ -28,8 +28,8 @@ class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(2000, 48)
-        self.rnn = nn.GRU(48, 80, batch_first=True, bidirectional=True)
-        self.out = nn.Linear(160, 2)
+        self.rnn = nn.GRU(48, 128, batch_first=True, bidirectional=True)
+        self.out = nn.Linear(256, 2)
 
     def forward(self, words):
         return self.out(self.rnn(self.embed(words))[0].mean(1))

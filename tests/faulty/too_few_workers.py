@@ -50,8 +50,8 @@ class RowReader(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.rnn = nn.GRU(3 * 96, 96, num_layers=2, batch_first=True)
-        self.out = nn.Linear(96, 20)
+        self.rnn = nn.GRU(3 * 96, 64, batch_first=True)
+        self.out = nn.Linear(64, 20)
 
     def forward(self, images):
         rows = images.permute(0, 2, 1, 3).flatten(2)

@@ -244,6 +244,7 @@ def line(start, *, seconds=1.0, pid=501, loader=None, stages=(), held=0, sample_
         "loader": loader,
         "start": start,
         "end": start + seconds,
+        "batches": [seconds],
         "samples": samples,
         "seconds": [seconds / samples] * samples,
         "stages": [list(s) for s in stages],

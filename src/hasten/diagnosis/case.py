@@ -5,6 +5,7 @@ In: a Run. Out: answers, None where the run does not hold them. Refuses to decid
 
 from __future__ import annotations
 
+import re
 import statistics
 from functools import cached_property
 
@@ -20,6 +21,7 @@ WORTH = 0.05
 WORTH_INFERRED = 0.08
 # Workers that have a batch ready nearly always are not what a step waits for.
 STARVED = 0.2
+PROFILING = re.compile(r"profil|emit_nvtx|record_function|key_averages", re.IGNORECASE)
 
 
 class Case:
@@ -106,6 +108,10 @@ class Case:
         # Sampled seconds come from the marked steps; the breakdown speaks of the time of record.
         scale = min(1.0, self.phase(phase) / total) if total else 1.0
         return [msgspec.structs.replace(h, seconds=scale * h.seconds) for h in lines]
+
+    def profiling(self) -> list[HotLine]:
+        """The script's lines that start, end and read a profiler."""
+        return [h for h in self.lines("script") if self.facts.profiler and PROFILING.search(h.where.source)]
 
     def cores_busy(self) -> tuple[float, float, float] | None:
         """Mean cores in use over the measured steps: the tree's, the machine's, and others'."""

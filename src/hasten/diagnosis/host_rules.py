@@ -101,8 +101,9 @@ def _logs(where: Where) -> bool:
 def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     """Python of the script's own between the phases, by function."""
     by_function: dict[tuple[str, str], list[HotLine]] = defaultdict(list)
+    profiling = {_spot(line.where) for line in case.profiling()}
     for line in case.lines("script"):
-        if _spot(line.where) not in taken:
+        if _spot(line.where) not in taken | profiling:
             by_function[line.where.file, line.where.function].append(line)
     if not by_function:
         return None

@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hasten.diagnosis.case import STARVED, WORTH, Case, ms, percent
+from hasten.diagnosis.case import STARVED, WORTH, WORTH_INFERRED, Case, ms, percent
 from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
 
-SUFFICES = 0.6  # share of the headroom with which a setting of the loader is the cause, and the stages are not
+SUFFICES = 0.75  # share of the headroom with which a setting of the loader is the cause, and the stages are not
 
 STAGE_KINDS = {
     "read": "slow_read",
@@ -37,7 +37,7 @@ def findings(case: Case) -> Iterator[Finding]:
         yield startup
     # Batches that lie ready and are not waited for cost nothing. Waited for they may be all the same: the one whose
     # turn it is may be missing among them, or its worker too busy with the next to hand it over.
-    if case.starved is not None and case.starved < STARVED and case.share("data_wait") < WORTH:
+    if case.starved is not None and case.starved < STARVED and case.share("data_wait") < WORTH_INFERRED:
         return
     headroom = case.headroom
     if headroom is None:

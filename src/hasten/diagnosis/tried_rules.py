@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hasten.diagnosis.case import Case, ms, percent
-from hasten.records import Finding
+from hasten.records import Finding, Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,21 +137,25 @@ def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
 
 
 def _tried(case: Case, fault: Tried) -> Finding | None:
-    measured = case.measured(fault.trial)
+    own = sum(line.seconds for line in case.profiling()) if fault.kind == "profiler_on" else 0.0
+    measured = case.measured(fault.trial, of=case.regular - own)
     if measured is None:
         return None
     tried = next(i for i in case.run.interventions if i.name == fault.trial)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
     because = [f"{ms(tried.candidate_seconds)} a step without it, {ms(tried.baseline_seconds)} with it"]
     because += _evidence(case, fault)
+    if own:
+        because.append(f"its own lines take {ms(own)} a step besides")
+    recoverable, interval = measured[0] + own, measured[1]
     where = case.where(fault.phase)
     if fault.kind == "zero_grad_in_place":
         where = case.facts.zero_grad_where or where
     return Finding(
         kind=fault.kind,
         title=fault.title,
-        recoverable=measured[0],
-        interval=measured[1],
+        recoverable=recoverable,
+        interval=Interval(interval.value + own, interval.low + own, interval.high + own),
         confirmed_by=fault.trial,
         because=tuple(because),
         remedy=fault.remedy,

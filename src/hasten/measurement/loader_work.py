@@ -67,7 +67,7 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
         stages=_stages(lines),
         num_measured_batches=len(lines),
         num_measured_samples=number,
-        batch_work_seconds=tuple(line["end"] - line["start"] for line in lines)[:MOST_SAMPLES],
+        batch_work_seconds=tuple(seconds for line in lines for seconds in line["batches"])[:MOST_SAMPLES],
         batch_delay=_delay(lines),
         sample_seconds=tuple(samples[:: max(1, len(samples) // MOST_SAMPLES)]),
         queue_ready=tuple(ready[:MOST_SAMPLES]),

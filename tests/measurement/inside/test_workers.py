@@ -162,3 +162,11 @@ def test_a_long_list_of_arrays_is_held_and_a_list_of_paths_is_not():
 
     assert held_bytes(Holding([numpy.zeros(10, numpy.float32)] * 50)) == 2000
     assert held_bytes(Holding(["a.png"] * 50)) == 0
+
+
+def test_in_a_worker_the_length_of_every_batch_is_told_though_few_are_looked_into(timed):
+    _, lines = timed(DataLoader(Squares(400), batch_size=4, num_workers=1))
+    assert len(lines) < 50, "cheap batches are not all timed"
+    told = sum(len(line["batches"]) for line in lines)
+    assert 100 - workers.MOST_APART < told <= 100, "what came after the last line is lost"
+    assert all(line["batches"][-1] == line["end"] - line["start"] for line in lines)

@@ -65,9 +65,11 @@ def _telling_only_theirs(original: Function) -> Function:
 def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
     @functools.wraps(original)
     def fetch(self: object, index: object) -> object:
-        if clock.thread is not None or not recorder.wanted():
+        if clock.thread is not None:
             return original(self, index)
-        return recorder.fetch(self, original, index)
+        if recorder.wanted():
+            return recorder.fetch(self, original, index)
+        return recorder.pass_by(self, original, index)
 
     return fetch
 
@@ -83,6 +85,7 @@ class _Recorder:
         self._sample_cost = 0.0  # mean seconds of a sample, in the batch before
         self._samples: list[float] = []
         self._sample_bytes = 0
+        self._lengths: list[float] = []  # seconds of the batches since the last line
         self._held: dict[int, int] = {}
         self._lines: LineSampler | None = None
 
@@ -95,6 +98,15 @@ class _Recorder:
         self._count += 1
         every = min(MOST_APART, 1 + int(TIMING_A_SAMPLE / max(1e-9, TIMING_SHARE * self._sample_cost)))
         return self._count <= LEAST_BATCHES or self._count % every == 0
+
+    def pass_by(self, fetcher: object, original: Function, index: object) -> object:
+        """Fetch a batch whose stages are not timed. In a worker its length is: one slow batch of many matters."""
+        if get_worker_info() is None:
+            return original(fetcher, index)
+        start = perf_counter()
+        batch = original(fetcher, index)
+        self._lengths.append(perf_counter() - start)
+        return batch
 
     def _start_in_this_process(self) -> None:
         # A forked worker starts anew: the parent's file and thread are not its own.
@@ -176,12 +188,14 @@ class _Recorder:
             "end": end,
             "delay": delay,
             "samples": number,
+            "batches": [*(round(length, 7) for length in self._lengths), end - start],
             "seconds": [round(s, 7) for s in samples[:: max(1, len(samples) // MOST_SAMPLES)]][:MOST_SAMPLES],
             "stages": [[*key, t.calls, t.seconds, t.cpu, t.num_bytes] for key, t in totals.items()],
             "held": self._held_bytes(fetcher),
             "sample_bytes": self._sample_bytes,
             "files": libraries.take_files(),
         }
+        self._lengths.clear()
         if self._lines is not None:
             line["lines"] = [[list(p) if p else None, s] for (p, _), s in self._lines.seconds.items()]
             self._lines.seconds.clear()
