@@ -1,6 +1,6 @@
 """Expected finding: zero_grad_in_place.
 
-zero_grad(set_to_none=False) fills the gradients of large weights with zeros, to which backward then has to add;
+zero_grad(set_to_none=False) fills the gradient of a large embedding with zeros, to which backward then has to add;
 mended, the default set_to_none=True.
 """
 
@@ -14,20 +14,17 @@ STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv el
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-layers = []
-for _ in range(8):
-    layers += [nn.Linear(1024, 1024), nn.ReLU()]
-model = nn.Sequential(*layers, nn.Linear(1024, 16))
+VISITORS, PAGES = 150_000, 7680
+model = nn.Sequential(nn.EmbeddingBag(VISITORS, 64, mode="mean"), nn.ReLU(), nn.Linear(64, 16))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
 
-data = torch.randn(7680, 1024) + 3
-data = (data - data.mean(0)) / data.std(0)
-target = torch.randn(7680, 16)
+visitors = torch.randint(VISITORS, (PAGES, 20))
+target = torch.randn(PAGES, 16)
 
 for step in range(STEPS):
-    begin = (step * 4) % 7680
+    rows = slice(step * 16 % PAGES, step * 16 % PAGES + 16)
     optimizer.zero_grad(set_to_none=MENDED)
-    loss = nn.functional.mse_loss(model(data[begin : begin + 4]), target[begin : begin + 4])
+    loss = nn.functional.mse_loss(model(visitors[rows]), target[rows])
     loss.backward()
     optimizer.step()
     if step % 100 == 0:

@@ -44,7 +44,7 @@ def findings(case: Case) -> Iterator[Finding]:
         return
     # Threads that spin for the workers' cores make batches late too: a finding of its own.
     spinning = max((m[0] for t in ("thread_contention", "passive_waiting") if (m := case.measured(t))), default=0.0)
-    headroom -= spinning if spinning >= SUFFICES * headroom else 0.0
+    headroom = max(0.0, headroom - spinning)
     if train.in_memory:
         if (found := _python_bound(case, train, headroom)) is not None:
             yield found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.patches import Patches
@@ -83,20 +83,32 @@ def _exits(_original: Function) -> Function:
 
 
 def _no_validation_grad(patches: Patches, _value: str) -> None:
-    before: list[tuple[int, bool]] = []
+    found: set[int] = set()
+    open_in: list[int] = []
 
     def enter(module: nn.Module, _arguments: object) -> None:
-        if not module.training and (not before) and torch.is_grad_enabled():
-            before.append((id(module), True))
+        if not module.training and not open_in and torch.is_grad_enabled():
+            open_in.append(id(module))
             torch.set_grad_enabled(False)
 
     def leave(module: nn.Module, _arguments: object, _output: object) -> None:
-        if before and before[-1][0] == id(module):
-            before.pop()
+        if open_in and open_in[-1] == id(module):
+            open_in.pop()
             torch.set_grad_enabled(True)
 
-    patches.on_undo(register_module_forward_pre_hook(enter).remove)
-    patches.on_undo(register_module_forward_hook(leave, always_call=True).remove)
+    def look(module: nn.Module, arguments: object) -> None:
+        if module.training:
+            if found:
+                looking.remove()  # a hook on every module would cost more than it shows
+            return
+        if not open_in and torch.is_grad_enabled() and id(module) not in found:
+            found.add(id(module))
+            patches.on_undo(module.register_forward_pre_hook(enter).remove)
+            patches.on_undo(module.register_forward_hook(leave, always_call=True).remove)
+            enter(module, arguments)  # its own hook comes too late for this call
+
+    looking = register_module_forward_pre_hook(look)
+    patches.on_undo(looking.remove)
 
 
 INSTALLERS: dict[str, Callable[[Patches, str], None]] = {
