@@ -214,8 +214,8 @@ def broken_switch(further: Further, recorded: Recorded) -> str | None:
 
 
 def promising(tried: Intervention) -> bool:
-    """Whether a launch seems to gain so much that it deserves a plain launch beside it."""
-    return tried.ratio is not None and tried.ratio.value < 1 - WORTH
+    """Whether a launch may gain so much that it deserves a plain launch beside it."""
+    return tried.ratio is not None and tried.ratio.low < 1 - WORTH
 
 
 def read_switches(recorded: Recorded) -> list[Intervention]:
