@@ -129,7 +129,7 @@ def _validation_gradients(case: Case) -> Finding | None:
     validation = case.phase("validation")
     if not case.facts.validation_grad or validation < WORTH * case.step:
         return None
-    measured = case.measured("validation_gradients", of=validation)
+    measured = case.measured("validation_gradients", of=case.step)
     if measured is None:
         return None
     return Finding(

@@ -286,13 +286,18 @@ def compare(
     )
 
 
-def validation_means(recorded: Recorded) -> list[float]:
-    """Seconds of a validation batch, for each stretch of validation."""
-    return [
-        step.phases["validation"] / step.num_validation_batches
-        for step in recorded.steps
-        if step.num_validation_batches and "validation" in step.phases
-    ]
+def validation_cycles(recorded: Recorded) -> list[float]:
+    """Mean seconds of a step from one validation to the next, the first of both included.
+
+    What validation leaves behind (memory to be freed, caches to be filled) slows the steps after it, too.
+    """
+    cycles: list[list[float]] = []
+    for step in recorded.measured:
+        if step.num_validations:
+            cycles.append([])
+        if cycles:
+            cycles[-1].append(step.seconds)
+    return [statistics.fmean(seconds) for seconds in cycles[:-1]]
 
 
 def epoch_start_means(recorded: Recorded) -> list[float]:

@@ -33,7 +33,7 @@ from hasten.measurement.interventions import (
     epoch_start_means,
     promising,
     read_switches,
-    validation_means,
+    validation_cycles,
 )
 from hasten.measurement.launch import Outcome, command_words, launch, make_folder
 from hasten.measurement.recorder import Recorded, segment_means, within_epochs
@@ -263,7 +263,7 @@ def _against(further: Further, recorded: Recorded, base: Recorded) -> Interventi
     """A launch of its own against a plain one, by what it is about."""
     settings, number = further.settings, len(recorded.measured)
     if further.name == "validation_gradients":
-        sides = validation_means(recorded), validation_means(base)
+        sides = validation_cycles(recorded), validation_cycles(base)
     elif further.name == "worker_startup":
         sides = epoch_start_means(recorded), epoch_start_means(base)
     else:
