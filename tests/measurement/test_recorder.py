@@ -295,7 +295,7 @@ def test_a_loader_nobody_timed_has_no_work(writer):
     ],
 )
 def test_data_in_memory_is_cheap_held_and_neither_read_nor_decoded(writer, changes, told):
-    given = {"seconds": 0.001, **changes}
+    given = {"seconds": 0.0004, **changes}
     assert work(writer, [line(t, **given) for t in (112.0, 116.0)]).in_memory is told
 
 

@@ -16,6 +16,7 @@ from hasten.records import LoaderFacts, Stage, Where
 Raw = Mapping[str, Any]
 MOST_SAMPLES = 2000
 MOST_FILES = 64
+FETCHING = 30e-6  # seconds a sample: more is work, not fetching
 
 
 def loader_facts(
@@ -113,7 +114,7 @@ def _in_memory(lines: Sequence[Raw]) -> bool:
         return False
     samples = [s for line in lines for s in line["seconds"]]
     held, size = lines[-1]["held"], lines[-1]["sample_bytes"]
-    return bool(samples) and held > 16 * size > 0 and statistics.median(samples) < 100e-6
+    return bool(samples) and held > 16 * size > 0 and statistics.median(samples) < FETCHING
 
 
 def _mean_size(files: Sequence[str]) -> int | None:
