@@ -50,9 +50,9 @@ class Recorded:
         self.steps = fold(self.spans, raw["bounds"], with_workers=frozenset(workers))
         self.roles = loader_roles(self.spans)
         if not any(s.counted for s in self.steps):
-            # A short script ended within the warm-up: its later steps are all there is.
+            # A short script ended within the warm-up: its later steps, marked, are all there is.
             for step in self.steps[1:]:
-                step.label, step.counted = PLAIN, True
+                step.label, step.counted = MARKED, True
         self.measured = [s for s in self.steps if s.counted and s.label in (PLAIN, MARKED)]
         self.marked = [s for s in self.measured if s.label == MARKED]
 

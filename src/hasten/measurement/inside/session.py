@@ -240,8 +240,12 @@ class Session:
         self.bounds.append((now, "warm-up", False))
         elapsed = now - self.first_step_at
         done = len(self.bounds)
-        if done == 1 and self.roots is not None:
-            self.roots.settle(self.parameters())
+        if done == 1:
+            if self.roots is not None:
+                self.roots.settle(self.parameters())
+            # Marked, for a short script ends within its warm-up, and that is all there will be of it.
+            self.marks.full = True
+            self.sampler.running(True)
         if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
             self.started_at = now
             self.extra["run_delay_before"] = run_delay()
