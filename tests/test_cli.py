@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -56,9 +57,10 @@ def environment():
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
 
-def run(*words, cwd, **others):
+def run(*words, cwd, temporary=None, **others):
+    variables = environment() | ({"TMPDIR": temporary} if temporary else {})
     return subprocess.run(
-        [*HASTEN, *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120, **others
+        [*HASTEN, *words], cwd=cwd, env=variables, capture_output=True, text=True, timeout=120, **others
     )
 
 
@@ -220,6 +222,17 @@ def test_a_run_leaves_nothing_but_its_record(measured):
 def test_a_run_leaves_no_worker_behind(measured):
     folder, _ = measured
     assert running_in(folder) == []
+
+
+@pytest.mark.slow
+def test_workers_that_are_ended_leave_no_temporary_folder(tmp_path):
+    script = write(tmp_path / "train.py", train(loader=", num_workers=2"))
+    # Short, for sockets lie in it, and the length of their paths is limited.
+    with tempfile.TemporaryDirectory(prefix="t") as temporary:
+        answer = run("diagnose", "--json", *QUICK, script, cwd=tmp_path, temporary=temporary)
+        assert answer.returncode == 0, answer.stderr
+        # torch keeps a folder of its own there, with and without hasten.
+        assert [name for name in left_in(Path(temporary)) if not name.startswith("torch")] == []
 
 
 @pytest.mark.slow

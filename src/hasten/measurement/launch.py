@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,9 +121,10 @@ def launch(
     KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
     """
     make_folder(folder)
-    (folder / "spec.json").write_text(json.dumps({**spec, "launcher": os.getpid()}), encoding="utf-8")
     started = time.perf_counter()
-    with _sigterm_as_interrupt():
+    with _sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True) as sockets:
+        told = {**spec, "launcher": os.getpid(), "sockets": sockets}
+        (folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
         process = subprocess.Popen(
             command,
             env=environment_for(folder, environment or {}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing.process
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,9 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     from hasten.measurement.inside.session import Session
 
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    if "sockets" in spec:
+        # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
+        multiprocessing.process.current_process()._config["tempdir"] = spec["sockets"]  # type: ignore[attr-defined]
     patches, marks, history = Patches(), Marks(), History()
     workers.install(folder, patches)
     session = Session(folder, history=history, marks=marks)
