@@ -122,7 +122,10 @@ def launch(
     """
     make_folder(folder)
     started = time.perf_counter()
-    with _sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True) as sockets:
+    with (
+        _sigterm_as_interrupt(),
+        tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True) as sockets,
+    ):
         told = {**spec, "launcher": os.getpid(), "sockets": sockets}
         (folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
         process = subprocess.Popen(
