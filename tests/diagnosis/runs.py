@@ -80,6 +80,7 @@ def steps(*, phases=None, seconds=STEP, count=40, rare=None, num_samples=32, num
                 device=device or {} if marked else {},
                 num_batches=num_batches,
                 num_samples=num_samples,
+                starts_epoch="epoch_start" in longer,
             )
         )
         at += took

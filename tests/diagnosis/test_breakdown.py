@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import COMPUTING, HEALTHY, run, steps
 
-from hasten.diagnosis.breakdown import RARE, break_down
-from hasten.records import PHASES, Step
+from hasten.diagnosis.breakdown import break_down
+from hasten.records import PHASES, RARE, Step
 
 
 def known(breakdown):
@@ -100,6 +100,7 @@ def test_a_run_without_steps_has_no_breakdown():
             st.dictionaries(st.sampled_from(PHASES), st.floats(min_value=0, max_value=1)),
             st.floats(min_value=0.001, max_value=1),
             st.booleans(),
+            st.booleans(),
         ),
         min_size=1,
         max_size=12,
@@ -107,10 +108,17 @@ def test_a_run_without_steps_has_no_breakdown():
 )
 def test_whatever_the_steps_nothing_is_negative_and_the_parts_never_exceed_the_whole(rows):
     made = []
-    for index, (phases, rest, marked) in enumerate(rows):
+    for index, (phases, rest, marked, starts) in enumerate(rows):
         own = phases if marked else {p: s for p, s in phases.items() if p in (*RARE, "data_wait")}
         made.append(
-            Step(index=index, start=float(index), seconds=sum(own.values()) + rest, marked=marked, phases=own)
+            Step(
+                index=index,
+                start=float(index),
+                seconds=sum(own.values()) + rest,
+                marked=marked,
+                phases=own,
+                starts_epoch=starts and "epoch_start" in own,
+            )
         )
     breakdown = break_down(run(steps=tuple(made)))
     assert all(s is None or s >= 0 for s in breakdown.phases.values())

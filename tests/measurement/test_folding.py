@@ -345,7 +345,7 @@ def test_an_epochs_first_batch_from_workers_belongs_to_its_start(tape):
     step = tape.fold(with_workers=frozenset({0}))[-1]
     assert step.phases["epoch_start"] == 2.5
     assert "data_wait" not in step.phases
-    assert (step.num_batches, step.num_samples, step.num_epoch_starts) == (1, 16, 2)
+    assert (step.num_batches, step.num_samples) == (1, 16)
     assert total(step) == step.seconds
 
 
@@ -398,7 +398,7 @@ def test_a_closure_makes_forward_and_backward_part_of_the_optimizers_span_but_no
 def test_an_endless_loader_that_is_never_started_in_the_window_has_no_epoch_start(tape):
     for _ in range(5):
         tape.train()
-    assert all("epoch_start" not in s.phases and s.num_epoch_starts == 0 for s in tape.fold())
+    assert all("epoch_start" not in s.phases and not s.starts_epoch for s in tape.fold())
 
 
 def test_an_only_loader_is_the_training_loader_even_if_nothing_is_learned_from_it():

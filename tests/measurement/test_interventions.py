@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from hasten.measurement.interventions import Shares, broken_switch, choose, compare
+from hasten.measurement.effects import compare
+from hasten.measurement.interventions import Shares, broken_switch, choose
 from hasten.records import Facts, LoaderFacts, Machine, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}

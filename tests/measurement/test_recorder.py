@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from hasten.measurement.folding import FoldedStep
+from hasten.measurement.folding import FoldedStep, validation_cycles
 from hasten.measurement.inside.marks import AUTOCAST, GRAD, TRAINING
-from hasten.measurement.interventions import validation_cycles
 from hasten.measurement.recorder import Recorded, segment_means, where
 from hasten.records import Where
 
@@ -308,11 +307,9 @@ def test_the_mean_size_of_the_files_that_were_read_is_told(writer, tmp_path):
 
 
 def test_a_cycle_goes_from_one_validation_to_the_next():
-    class Seen:
-        measured = [FoldedStep(start=0.0, end=s, label="plain", counted=True, num_validations=v) for s, v in ROWS]
-
+    steps = [FoldedStep(start=0.0, end=s, label="plain", counted=True, num_validations=v) for s, v in ROWS]
     # The steps before the first validation and those after the last belong to no whole cycle.
-    assert validation_cycles(Seen) == [2.0, 3.0]
+    assert validation_cycles(steps) == [2.0, 3.0]
 
 
 ROWS = ((1.0, 0), (3.0, 1), (1.0, 0), (5.0, 1), (2.0, 0), (2.0, 0), (4.0, 1))

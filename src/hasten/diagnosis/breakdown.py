@@ -15,13 +15,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hasten.diagnosis.ceiling import train_loader
-from hasten.records import PHASES, Breakdown, Interval, Run, Step
+from hasten.records import PHASES, RARE, Breakdown, Interval, Run, Step
 from hasten.stats import mean_interval
 
 MANY_MARKS = 100  # a step
 ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
-RARE = ("epoch_start", "validation", "checkpoint")
 SCRIPT = ("script", "sync", "logging")
 
 
@@ -29,7 +27,7 @@ def break_down(run: Run) -> Breakdown:
     """Sum up the steps of a run. Raises ValueError when it has none."""
     if not run.steps:
         raise ValueError("a run without steps has no breakdown")
-    within = _within_epochs(run)
+    within = [s for s in run.steps if not s.starts_epoch] or list(run.steps)
     plain = [s for s in within if not s.marked] or within
     marked = [s for s in within if s.marked]
     regular = statistics.fmean(_regular(s) for s in plain)
@@ -55,15 +53,6 @@ def break_down(run: Run) -> Breakdown:
         device_seconds=device,
         device_wait=wait,
     )
-
-
-def _within_epochs(run: Run) -> list[Step]:
-    """The steps that no epoch begins with; all where no worker starts, or epochs are that short that few are left."""
-    train = train_loader(run)
-    within = [s for s in run.steps if not s.phases.get("epoch_start")]
-    if train is None or not train.num_workers or 2 * len(within) < len(run.steps):
-        return list(run.steps)
-    return within
 
 
 def _regular(step: Step) -> float:
@@ -112,9 +101,11 @@ def _how_often(run: Run, phase: str, count: int) -> float:
 
 def _longer_first_steps(run: Run, within: Sequence[Step], regular: float) -> tuple[float, dict[str, float]]:
     """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them."""
-    first = [s for s in run.steps if s.phases.get("epoch_start")]
+    first = [s for s in run.steps if s.starts_epoch]
     often = _how_often(run, "epoch_start", len(first))
-    longer = max(0.0, often * (statistics.fmean(s.phases["epoch_start"] + _regular(s) for s in first) - regular))
+    longer = max(
+        0.0, often * (statistics.fmean(s.phases.get("epoch_start", 0.0) + _regular(s) for s in first) - regular)
+    )
     marked, others = [s for s in first if s.marked], [s for s in within if s.marked]
     own: dict[str, float] = {}
     for phase in SCRIPT if marked and others else ():

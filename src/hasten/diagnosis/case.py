@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 
 from hasten.diagnosis.ceiling import intervention, train_loader
-from hasten.records import Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Run, Where
+from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Run, Where
 from hasten.stats import scaled
 
 # A finding must promise at least this share of the step: below it lies the noise of shared machines.
@@ -45,7 +45,7 @@ class Case:
     @cached_property
     def regular(self) -> float:
         """The step without epoch starts, validations and checkpoints."""
-        return self.step - self.phase("epoch_start", "validation", "checkpoint")
+        return self.step - self.phase(*RARE)
 
     @cached_property
     def train(self) -> LoaderFacts | None:

@@ -5,29 +5,22 @@ Refuses to know files, clocks and processes: it is tested on hand-written spans.
 
 A span counts for what its inner spans leave of it. Two phases have no call to hook and are made here: `loss`, from
 the end of a training forward to the backward after it, and `validation`, from the first to the last event of a
-stretch in which batches are looked at but not learned from.
+stretch in which batches are looked at but not learned from (`roles.py` tells).
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING, UNKNOWN_LENGTH
+from hasten.measurement.inside.marks import GRAD, TRAINING, UNKNOWN_LENGTH
+from hasten.measurement.roles import Span, loader_roles, validations
+from hasten.records import RARE
 
+EPSILON = 1e-6  # seconds: less is nothing
 KEPT_WHOLE = ("validation", "checkpoint")  # what happens inside these counts for them
-LEARNING = ("backward", "optimizer", "step")
-
-
-@dataclass(kw_only=True)
-class Span:
-    """One span of the training thread."""
-
-    kind: str
-    start: float
-    end: float
-    detail: object = None
 
 
 @dataclass(kw_only=True)
@@ -45,7 +38,7 @@ class FoldedStep:
     num_validations: int = 0
     num_validation_batches: int = 0
     num_checkpoints: int = 0
-    num_epoch_starts: int = 0
+    starts_epoch: bool = False  # of a loader with workers that feeds training
 
     @property
     def seconds(self) -> float:
@@ -54,8 +47,8 @@ class FoldedStep:
 
     @property
     def regular(self) -> float:
-        """Without what does not belong to every step: epoch start, validation, checkpoint."""
-        return self.seconds - sum(self.phases.get(p, 0.0) for p in ("epoch_start", *KEPT_WHOLE))
+        """Without what does not belong to every step."""
+        return self.seconds - sum(self.phases.get(p, 0.0) for p in RARE)
 
 
 def fold(
@@ -72,51 +65,30 @@ def fold(
     roles = loader_roles(spans)
     spans = sorted(spans, key=lambda s: (s.start, -s.end))
     spans = _epoch_starts(spans, roles, with_workers)
-    validations = _validations(spans, roles)
-    spans = [*_outside(spans, validations), *validations]
+    found = validations(spans, roles)
+    spans = [*_outside(spans, found), *found]
     spans = sorted([*spans, *_losses(spans)], key=lambda s: (s.start, -s.end))
     steps = _empty_steps(bounds)
+    starting = {number for number, role in roles.items() if role == "train" and number in with_workers}
     for step, inside in zip(steps, _by_step(spans, steps)):
         _fill(step, inside, roles)
+        step.starts_epoch = any(s.kind == "epoch_start" and s.detail in starting for s in inside)
+    _unless_most(steps)
     return steps
+
+
+def _unless_most(steps: Sequence[FoldedStep]) -> None:
+    """Where epochs are of a step or two, the first steps are the regular ones."""
+    if 2 * sum(s.starts_epoch for s in steps) > len(steps):
+        for step in steps:
+            step.starts_epoch = False
 
 
 def validations_of(spans: Sequence[Span]) -> list[Span]:
     """The stretches of validation among these spans; detail: [gradients recorded, batches]."""
     roles = loader_roles(spans)
     ordered = sorted(spans, key=lambda s: (s.start, -s.end))
-    return _validations(_epoch_starts(ordered, roles, frozenset()), roles)
-
-
-def loader_roles(spans: Sequence[Span]) -> dict[int, str]:
-    """For each loader, "train" or "validation": whether its batches are followed by a backward."""
-    groups: dict[int, list[bool]] = defaultdict(list)
-    batches: dict[int, int] = defaultdict(int)
-    current: set[int] = set()
-    looked = learned = False
-    for span in sorted(spans, key=lambda s: s.end):
-        if span.kind == "next":
-            number = int(span.detail[0])  # type: ignore[index]
-            if span.detail[1] is None:  # type: ignore[index]
-                continue  # the loader was exhausted: no batch came
-            batches[number] += 1
-            # Batches of several loaders taken before any forward belong together.
-            if looked or learned:
-                for member in current:
-                    groups[member].append(learned)
-                current, looked, learned = set(), False, False
-            current.add(number)
-        elif span.kind == "forward":
-            looked = True
-        elif span.kind in LEARNING:
-            learned = True
-    roles = {
-        number: "validation" if votes and sum(votes) < 0.1 * len(votes) else "train"
-        for number, votes in ((n, groups.get(n, [])) for n in batches)
-    }
-    if roles and "train" not in roles.values():
-        roles[max(batches, key=lambda n: batches[n])] = "train"
-    return roles
+    return validations(_epoch_starts(ordered, roles, frozenset()), roles)
 
 
 def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozenset[int]) -> list[Span]:
@@ -142,92 +114,6 @@ def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozen
                     continue
         changed.append(span)
     return changed
-
-
-def _validations(spans: Sequence[Span], roles: dict[int, str]) -> list[Span]:
-    """Stretches of validation events with no training event between them; detail: [gradients recorded, batches]."""
-    found: list[Span] = []
-    stretch: list[Span] = []
-    for span, validating in _judged(spans, roles):
-        if validating:
-            stretch.append(span)
-        elif stretch:
-            found.append(_joined(stretch))
-            stretch = []
-    return [*found, _joined(stretch)] if stretch else found
-
-
-def _joined(stretch: Sequence[Span]) -> Span:
-    forwards = [int(s.detail[1]) for s in stretch if s.kind == "forward"]  # type: ignore[index]
-    grad = any(flags & OUTPUT_GRAD or (flags & GRAD and flags & TRAINING) for flags in forwards)
-    batches = sum(s.kind in ("next", "batch") and s.detail[1] is not None for s in stretch)  # type: ignore[index]
-    start, end = min(s.start for s in stretch), max(s.end for s in stretch)
-    return Span(kind="validation", start=start, end=end, detail=[grad, batches or len(forwards)])
-
-
-def _judged(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[Span, bool]]:
-    """Each telling event, and whether it is validation.
-
-    A batch is what its loader is. A forward is what the batch before it is; but one without gradients after the
-    last backward of a training batch looks back at what was learned. Where no loader is used, an evaluation
-    forward counts only for a model that is also trained: a frozen teacher is part of the step.
-    """
-    forwards = [s for s in spans if s.kind == "forward"]
-    trained = {_model_of(s) for s in forwards if not _evaluates(s)}
-    evaluated = {_model_of(s) for s in forwards if not _flags_of(s) & TRAINING}
-    for group, role in _groups(spans, roles):
-        learned = max((s.end for s in group if s.kind in LEARNING), default=None)
-        validating = False
-        for span, after in zip(group, [*group[1:], None]):
-            if span.kind in LEARNING:
-                validating = False
-            elif span.kind != "forward":
-                validating = role == "validation"
-            elif _evaluates(span):
-                late = learned is not None and span.start >= learned
-                # Unmarked steps hold no training forward: there nothing says that a model is a teacher.
-                known = not _flags_of(span) & TRAINING and (_model_of(span) in trained or not trained)
-                validating = role == "validation" or (late if role == "train" else known)
-            elif role != "validation":
-                # A loss module is always in training mode: it goes with what it is computed from.
-                lone = _model_of(span) not in evaluated
-                validating = validating and lone and (after is None or after.kind not in LEARNING)
-            yield span, validating
-
-
-def _model_of(forward: Span) -> int:
-    return int(forward.detail[0])  # type: ignore[index]
-
-
-def _flags_of(forward: Span) -> int:
-    return int(forward.detail[1])  # type: ignore[index]
-
-
-def _evaluates(forward: Span) -> bool:
-    flags = _flags_of(forward)
-    return not (flags & TRAINING and flags & GRAD)
-
-
-def _groups(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[list[Span], str | None]]:
-    """Events from one batch to the next, with the role of the batch's loader; None before the first batch."""
-    group: list[Span] = []
-    role: str | None = None
-    for span in spans:
-        number = _loader_of(span)
-        # A `next` that found the loader exhausted gave no batch: what comes after it still follows the last one.
-        ended = span.kind == "next" and span.detail[1] is None  # type: ignore[index]
-        if number is not None and number in roles and not ended:
-            yield group, role
-            group, role = [], roles[number]
-        if number is not None or span.kind in ("forward", *LEARNING):
-            group.append(span)
-    yield group, role
-
-
-def _loader_of(span: Span) -> int | None:
-    if span.kind in ("next", "batch"):
-        return int(span.detail[0])  # type: ignore[index]
-    return span.detail if span.kind == "epoch_start" and isinstance(span.detail, int) else None
 
 
 def _outside(spans: Sequence[Span], validations: Sequence[Span]) -> list[Span]:
@@ -321,5 +207,36 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
         step.num_validation_batches += int(span.detail[1])  # type: ignore[index]
     elif span.kind == "checkpoint":
         step.num_checkpoints += 1
-    elif span.kind == "epoch_start" and roles.get(span.detail) == "train":  # type: ignore[arg-type]
-        step.num_epoch_starts += 1
+
+
+# ------------------------------------------------------------------------------------------ means of steps
+
+
+def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
+    """Mean regular step of each segment under one label; the first step of an epoch is no regular one."""
+    segments: dict[int, list[float]] = defaultdict(list)
+    for step in steps:
+        if step.label == label and step.counted and not step.starts_epoch:
+            segments[step.segment].append(step.regular)
+    return [statistics.fmean(seconds) for seconds in segments.values()]
+
+
+def epoch_starts(steps: Sequence[FoldedStep]) -> list[float]:
+    """Seconds that each epoch's first step takes longer than the others."""
+    regular = [s.regular for s in steps if not s.starts_epoch]
+    mean = statistics.fmean(regular) if regular else 0.0
+    return [max(EPSILON, s.phases["epoch_start"] + s.regular - mean) for s in steps if "epoch_start" in s.phases]
+
+
+def validation_cycles(steps: Sequence[FoldedStep]) -> list[float]:
+    """Mean seconds of a step from one validation to the next, the first of both included.
+
+    What validation leaves behind (memory to be freed, caches to be filled) slows the steps after it, too.
+    """
+    cycles: list[list[float]] = []
+    for step in steps:
+        if step.num_validations:
+            cycles.append([])
+        if cycles:
+            cycles[-1].append(step.seconds)
+    return [statistics.fmean(seconds) for seconds in cycles[:-1]]

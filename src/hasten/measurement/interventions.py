@@ -1,7 +1,7 @@
-"""Which further short runs would confirm a cause, and what each of them said.
+"""Which further short runs would confirm a cause.
 
-In: the first run's facts and steps. Out: launches to make, and Interventions. Refuses to conclude: an intervention
-is tried when the run gives it a chance, and its ratio is told whatever it is.
+In: the first run's facts and steps. Out: launches to make. Refuses to conclude: an intervention is tried when the
+run gives it a chance.
 
 Two kinds. Switches alternate with the plain step inside one process (A B B A), so that the machine's drift falls on
 both. What must be in place before the script begins is a launch of its own, beside a plain one.
@@ -14,17 +14,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hasten.measurement.inside.programs import JOINED
-from hasten.measurement.recorder import Recorded, segment_means, within_epochs
-from hasten.records import Facts, Interval, Intervention, LoaderFacts, Machine
-from hasten.stats import ratio_interval, scaled
+from hasten.measurement.folding import epoch_starts
+from hasten.measurement.recorder import Recorded
+from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample
 
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
 UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
 MOST_SECONDS = 20.0  # the same, where an epoch's start must be among its steps
 LEAST_PREFETCH, MOST_PREFETCH = 8, 64  # batches a worker
 PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead may take
-EPSILON = 1e-6  # seconds: less is nothing
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -74,6 +72,32 @@ class Shares:
     def of(self, *phases: str) -> float:
         """Share of these phases in the step."""
         return sum(self.phases.get(p, 0.0) for p in phases) / self.step if self.step else 0.0
+
+
+def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float) -> Shares:
+    """What choosing further runs has to know of the first."""
+    steps = recorded.measured
+    phases: dict[str, float] = {}
+    for phase in {p for s in steps for p in s.phases}:
+        rare = phase in (*RARE, "data_wait")
+        among = steps if rare else recorded.marked
+        phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
+    if "epoch_start" in phases:
+        phases["epoch_start"] = sum(epoch_starts(steps)) / len(steps)
+    start, end = recorded.window
+    inside = [s for s in samples if start <= s.at + zero <= end]
+    faults = None
+    if len(inside) >= 2 and inside[0].minor_faults is not None and inside[-1].minor_faults is not None:
+        seconds = inside[-1].at - inside[0].at
+        mean = (end - start) / len(steps)
+        faults = (inside[-1].minor_faults - inside[0].minor_faults) / max(seconds, 1e-9) * mean
+    return Shares(
+        step=statistics.fmean(s.seconds for s in steps),
+        regular=statistics.fmean([s.regular for s in steps if not s.starts_epoch] or [0.0]),
+        phases=phases,
+        faults=faults,
+        others_cpu=statistics.fmean([s.others_cpu for s in inside] or [0.0]),
+    )
 
 
 def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
@@ -216,94 +240,3 @@ def broken_switch(further: Further, recorded: Recorded) -> str | None:
 def promising(tried: Intervention) -> bool:
     """Whether a launch may gain so much that it deserves a plain launch beside it."""
     return tried.ratio is not None and tried.ratio.low < 1 - WORTH
-
-
-def read_switches(recorded: Recorded) -> list[Intervention]:
-    """What the alternating run said of each switch, of replay and of the loader alone."""
-    labels = dict.fromkeys(s.label for s in recorded.steps)
-    found = [
-        _compared(name, recorded, candidate=name, baseline=f"without {name}")
-        for name in labels
-        if f"without {name}" in labels
-    ]
-    if "device replay" in labels:
-        found.append(_compared("device replay", recorded, candidate="device replay", baseline="replay"))
-    if "join" in labels and "replay" in labels:
-        joined = _compared("join", recorded, candidate="join", baseline="replay")
-        ratio = joined.ratio
-        if ratio is not None:
-            # A sample's share: the joined step makes JOINED times as many.
-            per_sample = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: r / JOINED))
-            found.append(_with(joined, name="small_batch", ratio=per_sample, joined=str(JOINED)))
-    drained = recorded.raw.get("extra", {}).get("drain")
-    if drained is not None:
-        times: list[float] = drained.get("seconds", [])
-        found.append(
-            Intervention(
-                name="drain",
-                candidate_seconds=statistics.fmean(times) if times else None,
-                num_steps=len(times),
-                note=drained.get("note", ""),
-            )
-        )
-    return found
-
-
-def _with(of: Intervention, *, name: str, ratio: Interval, **settings: str) -> Intervention:
-    return Intervention(
-        name=name,
-        ratio=ratio,
-        baseline_seconds=of.baseline_seconds,
-        candidate_seconds=of.candidate_seconds,
-        num_steps=of.num_steps,
-        settings=settings,
-    )
-
-
-def _compared(name: str, recorded: Recorded, *, candidate: str, baseline: str) -> Intervention:
-    sides = [segment_means(recorded.steps, label) for label in (candidate, baseline)]
-    return compare(name, *sides, num_steps=sum(s.label == candidate and s.counted for s in recorded.steps))
-
-
-def compare(
-    name: str,
-    candidate: Sequence[float],
-    baseline: Sequence[float],
-    *,
-    num_steps: int,
-    settings: Mapping[str, str] | None = None,
-) -> Intervention:
-    """An Intervention from the segment means of both sides."""
-    if min(len(candidate), len(baseline)) < 2:
-        return Intervention(name=name, note="too few steps were measured", settings=dict(settings or {}))
-    return Intervention(
-        name=name,
-        ratio=Interval(*ratio_interval(candidate, baseline)),
-        baseline_seconds=statistics.median(baseline),
-        candidate_seconds=statistics.median(candidate),
-        num_steps=num_steps,
-        settings=dict(settings or {}),
-    )
-
-
-def validation_cycles(recorded: Recorded) -> list[float]:
-    """Mean seconds of a step from one validation to the next, the first of both included.
-
-    What validation leaves behind (memory to be freed, caches to be filled) slows the steps after it, too.
-    """
-    cycles: list[list[float]] = []
-    for step in recorded.measured:
-        if step.num_validations:
-            cycles.append([])
-        if cycles:
-            cycles[-1].append(step.seconds)
-    return [statistics.fmean(seconds) for seconds in cycles[:-1]]
-
-
-def epoch_start_means(recorded: Recorded) -> list[float]:
-    """Seconds that each epoch's first step takes longer than the others."""
-    if not recorded.measured:
-        return []
-    regular = statistics.fmean(s.regular for s in within_epochs(recorded.measured))
-    starts = [s for s in recorded.measured if s.num_epoch_starts]
-    return [max(EPSILON, s.phases.get("epoch_start", 0.0) + s.regular - regular) for s in starts]

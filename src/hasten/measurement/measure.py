@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,25 +20,14 @@ import msgspec
 import hasten
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
+from hasten.measurement.effects import against, read_switches
 from hasten.measurement.failures import failure, why_no_step
-from hasten.measurement.inside.programs import PLAIN
-from hasten.measurement.interventions import (
-    LEAST_SECONDS,
-    Further,
-    Shares,
-    broken_switch,
-    choose,
-    compare,
-    epoch_start_means,
-    promising,
-    read_switches,
-    validation_cycles,
-)
+from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_switch, choose, promising, shares_of
 from hasten.measurement.launch import Outcome, command_words, launch, make_folder
-from hasten.measurement.recorder import Recorded, segment_means, within_epochs
+from hasten.measurement.recorder import Recorded
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
-from hasten.records import RECORD_VERSION, Facts, Intervention, LoaderFacts, ResourceSample, Run, to_json
+from hasten.records import RECORD_VERSION, Facts, Intervention, LoaderFacts, Run, to_json
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 
@@ -218,11 +206,11 @@ class _Measuring:
             recorded = self._one(what, further)
             if recorded is None:
                 continue
-            tried = _against(further, recorded, base)
+            tried = against(further, recorded, base)
             if promising(tried):
                 # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
                 plain = self._one(what + ", beside it", further.beside())
-                tried = _against(further, recorded, plain) if plain is not None else tried
+                tried = against(further, recorded, plain) if plain is not None else tried
             found.append(tried)
         return found
 
@@ -257,44 +245,6 @@ class _Measuring:
             self.notes.append(f"{further.name}: the script failed under it (exit code {outcome.exit_code})")
             return None
         return Recorded(_busiest(raws), outcome.stages, exit_code=outcome.exit_code)
-
-
-def _against(further: Further, recorded: Recorded, base: Recorded) -> Intervention:
-    """A launch of its own against a plain one, by what it is about."""
-    settings, number = further.settings, len(recorded.measured)
-    if further.name == "validation_gradients":
-        sides = validation_cycles(recorded), validation_cycles(base)
-    elif further.name == "worker_startup":
-        sides = epoch_start_means(recorded), epoch_start_means(base)
-    else:
-        sides = segment_means(recorded.steps, PLAIN), segment_means(base.steps, PLAIN)
-    return compare(further.name, *sides, num_steps=number, settings=settings)
-
-
-def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float) -> Shares:
-    """What choosing further runs has to know of the first."""
-    steps = recorded.measured
-    phases: dict[str, float] = {}
-    for phase in {p for s in steps for p in s.phases}:
-        rare = phase in ("epoch_start", "validation", "checkpoint", "data_wait")
-        among = steps if rare else recorded.marked
-        phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
-    if "epoch_start" in phases:
-        phases["epoch_start"] = sum(epoch_start_means(recorded)) / len(steps)
-    start, end = recorded.window
-    inside = [s for s in samples if start <= s.at + zero <= end]
-    faults = None
-    if len(inside) >= 2 and inside[0].minor_faults is not None and inside[-1].minor_faults is not None:
-        seconds = inside[-1].at - inside[0].at
-        mean = (end - start) / len(steps)
-        faults = (inside[-1].minor_faults - inside[0].minor_faults) / max(seconds, 1e-9) * mean
-    return Shares(
-        step=statistics.fmean(s.seconds for s in steps),
-        regular=statistics.fmean(s.regular for s in within_epochs(steps)),
-        phases=phases,
-        faults=faults,
-        others_cpu=statistics.fmean([s.others_cpu for s in inside] or [0.0]),
-    )
 
 
 def _with_decoders(facts: Facts, *, quick: bool) -> Facts:

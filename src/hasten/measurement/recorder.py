@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 
-from hasten.measurement.folding import FoldedStep, Span, fold, loader_roles
+from hasten.measurement.folding import FoldedStep, fold, segment_means, validations_of
 from hasten.measurement.inside.marks import AUTOCAST
 from hasten.measurement.inside.programs import MARKED, PLAIN
 from hasten.measurement.loader_work import loader_facts
+from hasten.measurement.roles import Span, loader_roles
 from hasten.records import (
+    RARE,
     CopyFacts,
     Facts,
     HotLine,
@@ -188,8 +190,6 @@ class Recorded:
         return (self.measured[0].start, self.measured[-1].end) if self.measured else (0.0, 0.0)
 
     def _validation_grad(self) -> bool:
-        from hasten.measurement.folding import validations_of
-
         return any(bool(v.detail[0]) for v in validations_of(self.spans))  # type: ignore[index]
 
     def _run_delay(self) -> float | None:
@@ -259,27 +259,13 @@ def where(place: Sequence[Any]) -> Where:
     )
 
 
-def within_epochs(steps: Sequence[FoldedStep]) -> list[FoldedStep]:
-    """The steps that no epoch begins with; all of them where epochs are that short that few are left."""
-    within = [s for s in steps if not s.num_epoch_starts]
-    return within if 2 * len(within) >= len(steps) else list(steps)
-
-
-def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
-    """Mean regular step of each segment under one label; the first step of an epoch is no regular one."""
-    segments: dict[int, list[float]] = defaultdict(list)
-    for step in within_epochs([s for s in steps if s.label == label and s.counted]):
-        segments[step.segment].append(step.regular)
-    return [statistics.fmean(seconds) for seconds in segments.values()]
-
-
 def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
     phases = dict(step.phases)
     marked = step.label == MARKED
     if marked and script:
         phases["script"] = script * max(0.0, step.seconds - sum(phases.values()))
     if not marked:
-        phases = {k: v for k, v in phases.items() if k in ("data_wait", "epoch_start", "validation", "checkpoint")}
+        phases = {k: v for k, v in phases.items() if k in (*RARE, "data_wait")}
     return Step(
         index=index,
         start=step.start - zero,
@@ -288,6 +274,7 @@ def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
         phases=phases,
         num_batches=step.num_batches,
         num_samples=step.num_samples,
+        starts_epoch=step.starts_epoch,
     )
 
 

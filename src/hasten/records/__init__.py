@@ -11,6 +11,7 @@ from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, D
 from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
+    RARE,
     CopyFacts,
     Facts,
     FileRead,
@@ -30,6 +31,7 @@ from hasten.records.run import (
 
 __all__ = [
     "PHASES",
+    "RARE",
     "RECORD_VERSION",
     "Breakdown",
     "CacheNeed",

@@ -22,6 +22,7 @@ PHASES = (
     "checkpoint",  # saving
     "script",  # the script's own lines outside every phase above, known by sampling
 )
+RARE = ("epoch_start", "validation", "checkpoint")  # no part of a regular step
 
 
 class Where(Record, frozen=True):
@@ -52,6 +53,7 @@ class Step(Record, frozen=True):
     device: dict[str, float] = {}  # device seconds of the phases that have events
     num_batches: int = 0
     num_samples: int | None = None
+    starts_epoch: bool = False  # workers start in it: none of the regular steps
 
 
 class Stage(Record, frozen=True):
@@ -150,9 +152,7 @@ class Facts(Record, frozen=True):
     validation_where: Where | None = None
     subnormal_share: float | None = None  # of the values found in parameters, gradients and optimizer states
     num_operators: float | None = None  # dispatched operators a step
-    num_calls: float | None = (
-        None  # calls from Python into torch in forward, loss and backward; a whole nn.GRU is one
-    )
+    num_calls: float | None = None  # from Python into torch in forward, loss and backward; a whole nn.GRU is one
     num_flops: float | None = None  # floating point operations a step
     gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
     num_training_processes: int = 1

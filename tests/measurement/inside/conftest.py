@@ -39,6 +39,9 @@ class Listener:
     def backward_ends(self):
         self.heard.append("backward")
 
+    def optimizer_made(self):
+        self.heard.append("made")
+
     def optimizer_steps(self, optimizer):
         self.heard.append(type(optimizer).__name__)
 

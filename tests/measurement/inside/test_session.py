@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from hasten.measurement.inside import session as session_module
+from hasten.measurement.inside.boundary import MOST_OTHERS
 from hasten.measurement.inside.marks import Marks
 from hasten.measurement.inside.programs import History, Segment
-from hasten.measurement.inside.session import MOST_OTHERS, Session
+from hasten.measurement.inside.session import Session
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Training:
         self.inputs = torch.randn(2, 3, 5, 5)
         self.session = types.SimpleNamespace(
             roots=types.SimpleNamespace(modules=lambda: [self.model]),
-            optimizers={1: self.optimizer},
+            boundary=types.SimpleNamespace(optimizers={1: self.optimizer}),
         )
 
     def step(self):

@@ -68,9 +68,9 @@ def gather(session: Session) -> dict[str, object]:
     """Everything that is known of the script."""
     roots = session.roots
     assert roots is not None
-    optimizers = [_optimizer(o) for o in session.optimizers.values()]
+    optimizers = [_optimizer(o) for o in session.boundary.optimizers.values()]
     models = [_model(m) for m in roots.modules()]
-    parameters = session.parameters()
+    parameters = session.boundary.parameters()
     device = str(parameters[0].device.type) if parameters else _device(models)
     return {
         "facts": {
@@ -132,8 +132,8 @@ def _model(module: nn.Module) -> dict[str, object]:
 
 def _subnormal_share(session: Session, roots: Roots) -> float | None:
     """Share of subnormal numbers among the floats of parameters, gradients, buffers and optimizer states."""
-    parameters = session.parameters()
-    held = [t for o in session.optimizers.values() for s in o.state.values() for t in tensors_in(s, most=4)]
+    parameters = session.boundary.parameters()
+    held = [t for o in session.boundary.optimizers.values() for s in o.state.values() for t in tensors_in(s, most=4)]
     grads = [p.grad for p in parameters if p.grad is not None]
     buffers = [b for m in roots.modules() for b in m.buffers()]
     seen = most = 0

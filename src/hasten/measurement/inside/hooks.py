@@ -51,7 +51,6 @@ class Listener(Protocol):
     """Who is told of what the hooks see."""
 
     marks: Marks
-    optimizers_made: bool  # an optimizer object exists, whether or not it has stepped
 
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
@@ -68,6 +67,9 @@ class Listener(Protocol):
 
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer step has ended."""
+
+    def optimizer_made(self) -> None:
+        """An optimizer object exists, whether or not it will step."""
 
 
 def install(listener: Listener, patches: Patches) -> None:
@@ -219,7 +221,7 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     def make_init(original: Function) -> Function:
         @functools.wraps(original)
         def __init__(self: object, *arguments: object, **settings: object) -> None:
-            listener.optimizers_made = True
+            listener.optimizer_made()
             original(self, *arguments, **settings)
 
         return __init__

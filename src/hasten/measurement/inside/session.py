@@ -2,27 +2,23 @@
 
 In: what the hooks see, and a program of segments. Out: the raw record of this process, a JSON file in the run's
 folder. Refuses to fold spans into phases (that is the parent's work) and to print.
-
-A step ends when the key optimizer's step ends; where a script has no optimizer object, when a backward ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from time import perf_counter
 from typing import Concatenate, ParamSpec, TypeVar
-from weakref import WeakValueDictionary, ref
 
 import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
+from hasten.measurement.inside.boundary import Boundary
 from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
 from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
@@ -32,6 +28,7 @@ from hasten.measurement.inside.programs import History, Program, Segment
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
+from hasten.measurement.inside.status import Status
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -39,11 +36,7 @@ Result = TypeVar("Result")
 WARM_STEPS = 3
 WARM_SECONDS = 1.0
 LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
-STATUS_PERIOD = 0.3
 SWITCH_INTERVAL = 5e-4  # seconds, while lines are sampled
-BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
-MOST_OTHERS = 64  # steps of other optimizers, after which the key one is taken to be done
-BACKWARDS_AT_MOST = 256  # with one that never steps
 
 
 def _standing_aside(
@@ -70,7 +63,7 @@ class Session:
         self.marks = marks
         self.loaders = Loaders(marks)
         self.history = history
-        self.optimizers: WeakValueDictionary[int, Optimizer] = WeakValueDictionary()
+        self.boundary = Boundary()
         self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, settled
         self.started_at: float | None = None  # when the warm-up ended
         self.first_step_at: float | None = None
@@ -80,7 +73,6 @@ class Session:
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.profiler_seen = False
-        self.optimizers_made = False
         self.launcher: int | None = None  # hasten's own process
         self._watch = SyncWatch(self._device_waits)
         self._watched = False
@@ -90,15 +82,9 @@ class Session:
         self._segment: Segment | None = None
         self._segment_start = 0.0
         self._segment_steps = 0
-        self._stepped: Callable[[], Optimizer | None] = lambda: None  # the optimizer that stepped last
-        self._num_others = 0  # steps of other optimizers since its last
-        self._key: int | None = None  # the optimizer whose step ends a step
-        self._num_backwards = 0
-        self._by_backward = False
-        self._status_at = 0.0
-        self._state = "imported"
         self._rearm = 0
-        self._tell(force=True)
+        self._status = Status(folder)
+        self._status.tell(self._counts())
 
     def follow(self, program: Program) -> None:
         """Set what to do once the warm-up is over."""
@@ -115,7 +101,7 @@ class Session:
             self._rearm = 2
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
-        self._tell(state="loading")
+        self._status.reach("loading", self._counts())
 
     @_standing_aside
     def loader_ends(self, iterator: object, start: float) -> None:
@@ -132,10 +118,8 @@ class Session:
         try:
             batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
         except BaseException:
-            self.marks.open.pop()
-            self._batch_is_here(asked, start, None)
+            self._wait_ends(asked, start)
             raise
-        self.marks.open.pop()
         self._batch_is_here(asked, start, batch)
         return batch
 
@@ -149,16 +133,16 @@ class Session:
 
     @_standing_aside
     def _batch_is_here(self, asked: tuple[int, int | None] | None, start: float, batch: object) -> None:
-        """`batch` None: the loader had no more, or raised."""
-        self.loaders.fetch_for(None)
-        if asked is None:
-            return
-        number, ready = asked
-        if batch is None:
-            self.marks.add("next", start, [number, None, ready])
-            return
-        self.marks.add("next", start, [number, self.loaders.length_of(number, batch), ready])
+        self._wait_ends(asked, start, self.loaders.length_of(asked[0], batch) if asked is not None else None)
         self.last_batch = batch
+
+    @_standing_aside
+    def _wait_ends(self, asked: tuple[int, int | None] | None, start: float, length: int | None = None) -> None:
+        """Without a length: the loader had no more, or raised."""
+        self.marks.open.pop()
+        self.loaders.fetch_for(None)
+        if asked is not None:
+            self.marks.add("next", start, [asked[0], length, asked[1]])
 
     def _stand_aside(self, error: Exception) -> None:
         self.marks.full = False
@@ -168,48 +152,38 @@ class Session:
     @_standing_aside
     def backward_ends(self) -> None:
         """An outermost backward has ended."""
-        self._num_backwards += 1
         self.marks.between = BETWEEN
-        least = BACKWARDS_AT_MOST if self.optimizers_made else BACKWARDS_ALONE
-        if self._key is None and self._num_backwards >= least:
-            self._by_backward = True
-        if self._by_backward:
+        if self.boundary.backward():
             self.marks.add("step", self.marks.now())
-            self._boundary()
+            self._end_step()
 
     @_standing_aside
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer step has ended."""
-        if self._stepped() is not optimizer:
-            self._stepped = ref(optimizer)
-            self.optimizers[id(optimizer)] = optimizer
-        if id(optimizer) != self._key:
-            self._num_others += 1
-            if self._key is None or self._key not in self.optimizers or self._num_others > MOST_OTHERS:
-                self._key = id(optimizer)
-                self._by_backward = False
-        if id(optimizer) == self._key and "optimizer" not in self.marks.open:
-            self._num_others = 0
-            self._boundary()
+        if self.boundary.step(optimizer) and "optimizer" not in self.marks.open:
+            self._end_step()
+
+    def optimizer_made(self) -> None:
+        """An optimizer object exists, whether or not it will step."""
+        self.boundary.optimizers_made = True
 
     # --------------------------------------------------------------------------------------------- the steps
 
-    def _boundary(self) -> None:
+    def _end_step(self) -> None:
         try:
-            self._end_step()
+            self._step_ends(self.marks.now())
         except Exception as error:
-            # Without boundaries the window would never fill, and the parent would wait for ever.
+            # Without steps the window would never fill, and the parent would wait for ever.
             self._stand_aside(error)
             self.finish("hasten")
 
-    def _end_step(self) -> None:
-        now = self.marks.now()
+    def _step_ends(self, now: float) -> None:
         self.marks.between = BETWEEN
         if self.marks.device is not None:
             self.marks.device.poll()
         if self.first_step_at is None:
             self.first_step_at = now
-            self._tell(force=True, state="warming up")
+            self._status.reach("warming up", self._counts())
         if self.started_at is None:
             self._warm_up(now)
             return
@@ -224,7 +198,7 @@ class Session:
         if self._rearm:
             self._rearm -= 1
             if not self._rearm and self.roots is not None:
-                self.roots.settle(self.parameters())
+                self.roots.settle(self.boundary.parameters())
         taken = self._segment_steps - segment.settle
         elapsed = now - self._segment_start
         if (
@@ -233,7 +207,7 @@ class Session:
             and (taken >= segment.min_steps or elapsed >= max(2.0, 4 * segment.min_seconds))
         ):
             self._turn(now, taken)
-        self._tell()
+        self._status.tell(self._counts())
 
     def _warm_up(self, now: float) -> None:
         assert self.first_step_at is not None
@@ -242,7 +216,7 @@ class Session:
         done = len(self.bounds)
         if done == 1:
             if self.roots is not None:
-                self.roots.settle(self.parameters())
+                self.roots.settle(self.boundary.parameters())
             # Marked, for a short script ends within its warm-up, and that is all there will be of it.
             self.marks.full = True
             self.sampler.running(True)
@@ -251,6 +225,7 @@ class Session:
             self.extra["run_delay_before"] = run_delay()
             self.loaders.begin()
             self._turn(now, 0)
+            self._status.reach("measuring", self._counts())
 
     def _turn(self, now: float, taken: int) -> None:
         """End the segment and begin the program's next one."""
@@ -296,10 +271,6 @@ class Session:
         ends = [end for end, label, _ in self.bounds if label == "warm-up"]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
 
-    def parameters(self) -> list[torch.Tensor]:
-        """What the optimizers seen so far update."""
-        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
-
     # ------------------------------------------------------------------------------------------------ the end
 
     def finish(self, ended_by: str) -> None:
@@ -325,13 +296,13 @@ class Session:
             scratch.replace(path)
         except Exception as error:
             warn(f"the record cannot be written ({error!r})")
-        self._tell(force=True, state="done")
+        self._status.reach("done", self._counts())
         if ended_by == "hasten":
             leave(self.launcher)
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""
-        if self.bounds or self._num_backwards:
+        if self.bounds or self.boundary.num_backwards:
             self.finish("script")
 
     def forked(self) -> None:
@@ -343,8 +314,9 @@ class Session:
         self.bounds.clear()
         self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
         self.started_at = self.first_step_at = None
-        self._segment, self._key, self._by_backward = None, None, False
-        self.closing, self._state, self._num_backwards = False, "imported", 0
+        self._segment, self.closing = None, False
+        self.boundary.forked()
+        self._status.forked()
 
     def raw(self, ended_by: str) -> dict[str, object]:
         """All that this process has seen, as JSON values."""
@@ -353,8 +325,8 @@ class Session:
             "pid": os.getpid(),
             "rank": int(os.environ.get("RANK", "0") or 0),
             "ended_by": ended_by,
-            "boundary": "backward" if self._by_backward else "optimizer",
-            "key": self._key,
+            "boundary": "backward" if self.boundary.by_backward else "optimizer",
+            "key": self.boundary.key,
             "started_at": self.started_at,
             "first_step_at": self.first_step_at,
             "bounds": self.bounds,
@@ -371,23 +343,9 @@ class Session:
             "device_spans": marks.device.spans if marks.device is not None else [],
         }
 
-    def _tell(self, *, force: bool = False, state: str | None = None) -> None:
-        """Leave a line for the parent, at most every STATUS_PERIOD."""
-        now = perf_counter()
-        force = force or (state is not None and state != self._state and self._state == "imported")
-        if state is not None and (self._state != "done"):
-            self._state = state if self.started_at is None or state == "done" else "measuring"
-        if not force and now - self._status_at < STATUS_PERIOD:
-            return
-        self._status_at = now
-        state = "measuring" if self.started_at is not None and self._state != "done" else self._state
+    def _counts(self) -> tuple[int, float, int, str]:
         label = self._segment.label if self._segment is not None else ""
-        line = json.dumps([state, self.history.num_steps, self.history.measuring, self._num_backwards, label])
-        with contextlib.suppress(OSError):
-            # Replaced whole: the parent reads at any time.
-            scratch = self.folder / f".status-{os.getpid()}"
-            scratch.write_text(line, encoding="utf-8")
-            scratch.replace(self.folder / f"status-{os.getpid()}")
+        return self.history.num_steps, self.history.measuring, self.boundary.num_backwards, label
 
 
 def _new_event() -> Event:

@@ -77,7 +77,7 @@ def _fused(session: Session, _value: str) -> Switch:
     before: list[tuple[dict[str, object], object, object]] = []
 
     def groups() -> list[tuple[Optimizer, dict[str, object]]]:
-        known = [o for o in session.optimizers.values() if type(o).__name__ in FUSED]
+        known = [o for o in session.boundary.optimizers.values() if type(o).__name__ in FUSED]
         return [(o, group) for o in known for group in o.param_groups]
 
     def move_steps(optimizer: Optimizer, *, with_parameters: bool) -> None:
@@ -162,7 +162,7 @@ def _channels_last(session: Session, _value: str) -> Switch:
             for weight in module.parameters():
                 if weight.dim() == 4:
                     weight.data = weight.data.contiguous(memory_format=layout)
-        for optimizer in session.optimizers.values():
+        for optimizer in session.boundary.optimizers.values():
             for parameter, state in optimizer.state.items():
                 for key, tensor in state.items():
                     if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:

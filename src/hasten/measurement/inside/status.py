@@ -1,0 +1,49 @@
+"""What this process is doing, for the parent to read at any time.
+
+In: a state, and counts. Out: one small file in the run's folder, `status-<pid>`. Refuses to write often.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from time import perf_counter
+
+PERIOD = 0.3  # seconds
+STATES = ("imported", "loading", "warming up", "measuring", "done")  # in this order, never back
+
+
+class Status:
+    """The state of one process: (state, steps, seconds measured, backwards, segment)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._state = 0
+        self._told_at = 0.0
+
+    def reach(self, state: str, counts: tuple[int, float, int, str]) -> None:
+        """Tell at once that a state is reached; a state behind this one is no news."""
+        number = STATES.index(state)
+        if number > self._state:
+            self._state = number
+            self._told_at = 0.0
+            self.tell(counts)
+
+    def tell(self, counts: tuple[int, float, int, str]) -> None:
+        """Tell the counts, where the last line is a while ago."""
+        now = perf_counter()
+        if now - self._told_at < PERIOD:
+            return
+        self._told_at = now
+        line = json.dumps([STATES[self._state], *counts])
+        with contextlib.suppress(OSError):
+            # Replaced whole, for the parent reads at any time.
+            scratch = self._folder / f".status-{os.getpid()}"
+            scratch.write_text(line, encoding="utf-8")
+            scratch.replace(self._folder / f"status-{os.getpid()}")
+
+    def forked(self) -> None:
+        """This is a forked child now: it has only imported."""
+        self._state, self._told_at = 0, 0.0
