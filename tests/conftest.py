@@ -2,10 +2,13 @@
 
 import builtins
 import sys
+from pathlib import Path
 
 import pytest
 
 from hasten.measurement.inside.patches import _Finder
+
+sys.path.append(str(Path(__file__).parent))  # for command.py
 
 
 def pytest_collection_modifyitems(items):

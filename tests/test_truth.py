@@ -1,0 +1,102 @@
+"""Where the time of a whole script is known, it is told."""
+
+import json
+import statistics
+
+import pytest
+from command import run, write
+
+SLEEPS = {"data_wait": 0.03, "forward": 0.02, "backward": 0.04, "optimizer": 0.025, "validation": 0.06}
+CALLS = {"data_wait": 2, "validation": 2}  # sleeps a step; one in each of the others
+TRUTH = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+slept = open("slept", "w", buffering=1)
+
+def sleep(phase, seconds):
+    start = time.perf_counter()
+    time.sleep(seconds)
+    slept.write(f"{{phase}} {{time.perf_counter() - start}}\\n")
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        sleep("backward", {backward})
+        return grad
+
+class Samples(Dataset):
+    def __init__(self, phase, seconds, count):
+        self.phase, self.seconds, self.count = phase, seconds, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        sleep(self.phase, self.seconds / 2)
+        return torch.ones(3), torch.ones(1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, x):
+        if self.training:
+            sleep("forward", {forward})
+        return Slow.apply(self.inner(x))
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        sleep("optimizer", {optimizer})
+        return super().step(closure)
+
+model = Model()
+optimizer = SlowSGD(model.parameters(), lr=0.01)
+train = DataLoader(Samples("data_wait", {data_wait}, 8), batch_size=2)
+held_out = DataLoader(Samples("validation", {validation}, 8), batch_size=2)
+while True:
+    model.train()
+    for x, y in train:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for x, y in held_out:
+            model(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("truth")
+    script = write(folder / "train.py", TRUTH.format(**SLEEPS))
+    answer = run("diagnose", "--json", "--seconds", "8", "--quick", script, cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    rows = [line.split() for line in (folder / "slept").read_text().splitlines()]
+    slept = {p: statistics.fmean(float(s) for q, s in rows if q == p) * CALLS.get(p, 1) for p in SLEEPS}
+    return json.loads(answer.stdout)["diagnosis"]["breakdown"], slept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", SLEEPS)
+def test_a_phase_that_sleeps_takes_as_long_as_its_sleep(truth, phase):
+    # Four training batches and four validation batches an epoch: one of each a step. A busy machine wakes late,
+    # so the script says how long it really slept.
+    breakdown, slept = truth
+    assert abs(breakdown["phases"][phase] - slept[phase]) <= 0.1 * slept[phase] + 0.002
+
+
+@pytest.mark.slow
+def test_phases_and_what_is_left_over_sum_to_the_step(truth):
+    breakdown, _ = truth
+    known = sum(seconds for seconds in breakdown["phases"].values() if seconds is not None)
+    assert abs(known + breakdown["unaccounted"] - breakdown["step_seconds"]) <= 0.02 * breakdown["step_seconds"]
+    assert breakdown["unaccounted"] <= 0.05 * breakdown["step_seconds"]
