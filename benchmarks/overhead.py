@@ -8,7 +8,7 @@ each other differ by little, and each is held against the stretch alone of its r
 TraceML (`traceml-ai`, where it is installed) is asked in a process of its own, with and without its step context; its
 patches of torch stay on in both, for it cannot take them off, so its figure is a lower bound.
 
-    python benchmarks/overhead.py [--rounds 150] [--steps 40] [--width 512]
+    python benchmarks/overhead.py [--rounds 40] [--steps 300] [--width 600]
 
 Prints a table and one JSON line; the raw step times go to benchmarks/results/overhead.json.
 """
@@ -37,7 +37,10 @@ from hasten.stats import ratio_interval
 Stretches = dict[str, list[list[float]]]  # wall and CPU seconds of a step, by condition
 Around = Callable[[], contextlib.AbstractContextManager[object]]
 RESULTS = Path(__file__).resolve().parent / "results"
-SETTLE = 40  # steps before a stretch is timed: hasten's warm-up ends, and what it looks for it has found
+SETTLE = (
+    300  # steps before a stretch is timed: hasten's warm-up ends, and the interpreter has its caches again, which
+)
+# every function patched on a class empties
 
 
 class Loop:
@@ -131,9 +134,9 @@ def of_traceml(wanted: argparse.Namespace) -> Stretches:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--steps", type=int, default=40, help="in a stretch")
-    parser.add_argument("--width", type=int, default=512, help="of the model's layers: 512 takes about 2 ms a step")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=300, help="in a stretch")
+    parser.add_argument("--width", type=int, default=600, help="of the model's layers: 600 takes about 2 ms a step")
     parser.add_argument("--traceml", action="store_true", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     loop = Loop(wanted.width)

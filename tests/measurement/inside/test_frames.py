@@ -102,3 +102,11 @@ def test_nothing_but_torch_is_nowhere():
 def test_the_caller_is_the_user_or_is_not():
     assert caller_is_user(0)
     assert not frame_in(f"{PACKAGES}/timm/train.py", lambda: caller_is_user(1))
+
+
+def test_a_comprehension_is_a_line_of_the_function_that_it_stands_in():
+    def reading():
+        return [user_place(sys._getframe()) for _ in range(1)]
+
+    ((_, _, function),) = reading()
+    assert function == "reading"

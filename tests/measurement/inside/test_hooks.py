@@ -76,6 +76,68 @@ def test_once_settled_only_the_root_carries_hooks(hooked, tiny):
     assert [len(m._forward_hooks) for m in tiny.model.modules()] == [1, 0, 0, 0]
 
 
+def settled(hooked, tiny):
+    """After discovery, in the time of record."""
+    tiny.step(next(iter(tiny.loader)))
+    hooked.roots.settle(tiny.model.parameters())
+    hooked.marks.full = False
+    hooked.roots.listen(full=False)
+    hooked.marks.spans.clear()
+
+
+def test_in_the_time_of_record_a_training_root_carries_no_hook(hooked, tiny):
+    settled(hooked, tiny)
+    assert not tiny.model._forward_hooks
+    assert not tiny.model._forward_pre_hooks
+    hooked.marks.full = True
+    hooked.roots.listen(full=True)
+    tiny.model(torch.zeros(2, 3))
+    assert hooked.listener.kinds() == ["forward"]
+
+
+def test_in_the_time_of_record_a_validation_is_marked_all_the_same(hooked, tiny):
+    settled(hooked, tiny)
+    tiny.model.eval()
+    tiny.model(torch.zeros(2, 3))
+    assert hooked.listener.kinds() == ["forward"]
+
+
+def test_a_root_that_runs_without_gradients_in_training_mode_keeps_its_hooks(hooked, tiny):
+    with torch.no_grad():
+        tiny.model(torch.zeros(2, 3))
+    settled(hooked, tiny)
+    with torch.no_grad():
+        tiny.model(torch.zeros(2, 3))
+    assert hooked.listener.kinds() == ["forward"]
+
+
+def test_a_forward_that_evaluates_a_part_of_itself_is_ended(hooked):
+    class Frozen(torch.nn.Linear):
+        def forward(self, x):
+            self.eval()
+            hooked.roots.listen(full=False)
+            self.train()
+            hooked.roots.listen(full=False)
+            return super().forward(x)
+
+    model = Frozen(3, 1)
+    model(torch.zeros(2, 3))
+    hooked.roots.settle(model.parameters())
+    hooked.marks.spans.clear()
+    for _ in range(2):
+        model(torch.zeros(2, 3))
+    assert hooked.listener.kinds() == ["forward", "forward"]
+
+
+def test_where_optimizers_end_the_steps_the_time_of_record_hears_of_no_backward(hooked, tiny):
+    settled(hooked, tiny)
+    hooked.marks.by_optimizer = True
+    hooked.listener.heard.clear()
+    tiny.step(next(iter(tiny.loader)))
+    assert "backward" not in hooked.listener.heard
+    assert "SGD" in hooked.listener.heard
+
+
 def test_a_loss_module_is_a_root_of_its_own(hooked, tiny):
     loss = nn.MSELoss()
     loss(tiny.model(torch.zeros(2, 3)), torch.zeros(2, 1))

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 from hasten.measurement.inside.loaders import Loaders
-from hasten.measurement.inside.marks import UNKNOWN_LENGTH, Marks
+from hasten.measurement.inside.marks import UNKNOWN_LENGTH
 from hasten.measurement.inside.roots import tensors_in
 
 DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))
@@ -16,7 +16,7 @@ DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))
 
 @pytest.fixture
 def loaders():
-    return Loaders(Marks())
+    return Loaders()
 
 
 def started(loaders, loader):

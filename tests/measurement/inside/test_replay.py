@@ -9,14 +9,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hasten.measurement.inside import replay
 from hasten.measurement.inside.loaders import Loaders
-from hasten.measurement.inside.marks import Marks
 
 
 class Session:
     """As much of a session as replay needs, with the loader's hooks on."""
 
     def __init__(self, patches):
-        self.loaders = Loaders(Marks())
+        self.loaders = Loaders()
         self.num_fetched = 0
         self.player = replay.Replay(self, patches)
         patches.wrap(DataLoader, "__iter__", self.hook_iter)

@@ -18,6 +18,7 @@ from types import CodeType, FrameType, TracebackType
 Place = tuple[str, int, str]
 
 USER, LIBRARY, INSIDE = 2, 1, 0
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _HASTEN = os.fspath(Path(__file__).resolve().parents[2]) + os.sep
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
@@ -56,13 +57,21 @@ def user_place(frame: FrameType | None) -> Place | None:
     while frame is not None:
         kind = kind_of(frame.f_code)
         if kind == USER:
-            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            return _place(frame)
         if kind == LIBRARY and library is None:
             library = frame
         frame = frame.f_back
     if library is None:
         return None
-    return library.f_code.co_filename, library.f_lineno, library.f_code.co_name
+    return _place(library)
+
+
+def _place(frame: FrameType) -> Place:
+    """A comprehension is a line of the function that it stands in; before Python 3.12 it has a frame of its own."""
+    file, line, outer = frame.f_code.co_filename, frame.f_lineno, frame
+    while outer.f_code.co_name in COMPREHENSIONS and outer.f_back is not None:
+        outer = outer.f_back
+    return file, line, (outer if outer.f_code.co_filename == file else frame).f_code.co_name
 
 
 def caller_is_user(depth: int) -> bool:

@@ -3,7 +3,8 @@
 In: a `Listener` that is told of batches, backwards and optimizer steps. Out: spans in its marks. Refuses to decide
 what a step is, when measuring stops, or what any span means.
 
-Each wrapper costs under a microsecond when it has nothing to mark, for the time of record runs through it too.
+Each wrapper costs under a microsecond when it has nothing to mark, for the time of record runs through it too; those
+of every step compare threads themselves instead of asking `marks.here()`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType, ModuleType
 from typing import Protocol
 
@@ -112,12 +114,14 @@ def spanned(
 
 
 def _hook_loader(listener: Listener, patches: Patches) -> None:
+    marks = listener.marks
+
     def make_iter(original: Function) -> Function:
         @functools.wraps(original)
         def __iter__(self: DataLoader[object]) -> object:
-            start = listener.marks.now()
+            start = marks.now()
             iterator = original(self)
-            if listener.marks.here():
+            if marks.here():
                 listener.loader_starts(self, iterator, start)
             return iterator
 
@@ -127,7 +131,7 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
         @functools.wraps(original)
         def __next__(self: object) -> object:
             # fastai and some samplers iterate one loader inside another: only the outermost is waited for.
-            if not listener.marks.here() or "data_wait" in listener.marks.open:
+            if get_ident() != marks.thread or "data_wait" in marks.open:
                 return original(self)
             return listener.next_batch(self, functools.partial(original, self))
 
@@ -137,7 +141,7 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
         @functools.wraps(original)
         def _shutdown_workers(self: object) -> object:
             # The end of an epoch waits for the workers to end: a cost of not keeping them.
-            start = listener.marks.now()
+            start = marks.now()
             try:
                 return original(self)
             finally:
@@ -159,7 +163,7 @@ def _hook_backward(listener: Listener, patches: Patches) -> None:
     def guarded(original: Function) -> Function:
         @functools.wraps(original)
         def call(*arguments: object, **settings: object) -> object:
-            if active or not marks.here():
+            if active or (marks.by_optimizer and not marks.full) or get_ident() != marks.thread:
                 return original(*arguments, **settings)
             active.append(True)
             start = None
@@ -193,7 +197,7 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     begun: list[tuple[FrameType, int, float | None]] = []
 
     def before(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
-        if not marks.here():
+        if get_ident() != marks.thread:
             return
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         # A step that raised is announced at its beginning only; the script may go on after it.
@@ -201,15 +205,16 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
             if begun.pop()[2] is not None and "optimizer" in marks.open:
                 del marks.open[marks.open.index("optimizer") :]
         # A subclass that calls super().step() is announced twice.
-        again = any(known == id(optimizer) for _, known, _ in begun)
+        again = bool(begun) and any(known == id(optimizer) for _, known, _ in begun)
         begun.append((caller, id(optimizer), None if again else marks.enter("optimizer")))
 
     def after(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
-        if not marks.here() or not begun:
+        if not begun or get_ident() != marks.thread:
             return
         start = begun.pop()[2]
         if start is not None and marks.open:
-            marks.remember_place("optimizer", 2)
+            if "optimizer" not in marks.first_place:
+                marks.remember_place("optimizer", 2)
             marks.leave("optimizer", start, id(optimizer))
             listener.optimizer_steps(optimizer)
 

@@ -7,28 +7,30 @@ to time anything: the session does, and the workers do.
 from __future__ import annotations
 
 import sys
-from weakref import WeakKeyDictionary
+from collections.abc import Callable
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside import workers
 from hasten.measurement.inside.frames import Place, user_place
-from hasten.measurement.inside.marks import UNKNOWN_LENGTH, Marks
+from hasten.measurement.inside.marks import UNKNOWN_LENGTH
 from hasten.measurement.inside.roots import tensors_in
 
 
 class Loaders:
     """The loaders of one process, numbered in the order in which they were first iterated."""
 
-    def __init__(self, marks: Marks) -> None:
-        self._marks = marks
+    def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # of loaders and of iterators
         self._facts: list[dict[str, object]] = []
         self._lengths: list[int | None] = []
         self._taken: list[int] = []  # batches since the loader's last start
         self._starts: list[int] = []  # since the warm-up ended
         self._last = 0
+        self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
+        self._asked_number = 0
+        self._asked_has_queue = False
 
     def starts(self, loader: DataLoader[object], iterator: object) -> bool:
         """Note that a loader begins an epoch; True when it was never seen before."""
@@ -82,9 +84,12 @@ class Loaders:
             self._starts.append(1)
         return number
 
-    def fetch_for(self, number: int | None) -> None:
-        """Tell the stage timers of this process which loader they work for, and whether to time."""
-        workers.serve(number, timed=number is not None and self._marks.full)
+    def asked(self, iterator: object) -> tuple[int, int | None]:
+        """A batch is asked for: number of the loader, and how many batches lie ready."""
+        if self._asked() is not iterator:
+            self._asked, self._asked_number = ref(iterator), self.number(iterator)
+            self._asked_has_queue = hasattr(iterator, "_data_queue")
+        return self._asked_number, self.ready(iterator) if self._asked_has_queue else None
 
     def ready(self, iterator: object) -> int | None:
         """Batches that lie ready; None where there are no workers."""

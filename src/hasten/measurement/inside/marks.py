@@ -36,6 +36,7 @@ class Marks:
         self.open: list[str] = []  # kinds of the spans that are open now, outermost first
         self.between = BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
         self.full = False  # False: only what the time of record needs
+        self.by_optimizer = False  # steps end with an optimizer's: the time of record needs no backward
         self.thread = get_ident()
         self.device: DeviceClock | None = None  # where the script trains on a GPU
         self.places: dict[Place, int] = {}

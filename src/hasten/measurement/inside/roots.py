@@ -4,15 +4,17 @@ In: modules as they are called. Out: `forward` spans. Refuses to hook every modu
 a hook on all 430 modules of a DenseNet-121 costs 0.8 ms a step, one on the root nothing that can be measured.
 
 While discovering, one global hook notes which modules are called from outside any other. Afterwards only those
-carry hooks. A script that compiles is never given a global hook (it would be traced into the graph): there the
+carry hooks, and in the time of record only those of them that evaluate. A script that compiles is never given a global hook (it would be traced into the graph): there the
 roots are the modules that are nobody's child and hold a parameter that an optimizer updates.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from weakref import ref
+from threading import get_ident
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -25,6 +27,7 @@ _marks: Marks | None = None  # module level, so that a model saved whole names i
 _stack: list[tuple[int, float | None]] = []
 _roots: dict[int, ref[nn.Module]] = {}
 _shapes: dict[tuple[int, ...], int] = {}
+_teachers: set[int] = set()  # roots that also run without gradients while in training mode
 
 
 def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
@@ -48,21 +51,25 @@ def enter_forward(module: nn.Module, *_arguments: object) -> None:
     """Open a span if this is the outermost module."""
     marks = _marks
     # Transforms are modules too: with no workers they run here, while a batch is waited for.
-    if marks is None or not marks.here() or "data_wait" in marks.open:
+    if marks is None or get_ident() != marks.thread or "data_wait" in marks.open:
         return
     if _stack:
         _stack.append((id(module), None))
         return
     # Validation is marked in the time of record too: its forwards are few, and without them it cannot be told.
     wanted = marks.full or not module.training or not torch.is_grad_enabled()
-    _roots.setdefault(id(module), ref(module))
+    if module.training and not torch.is_grad_enabled():
+        _teachers.add(id(module))
+    known = _roots.get(id(module))
+    if known is None or known() is None:
+        _roots[id(module)] = ref(module)
     _stack.append((id(module), marks.enter("forward") if wanted else None))
 
 
 def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: object) -> None:
     """Close the span that `enter_forward` opened for this module."""
     marks = _marks
-    if marks is None or not _stack or not marks.here() or _stack[-1][0] != id(module):
+    if marks is None or not _stack or get_ident() != marks.thread or _stack[-1][0] != id(module):
         return
     _, start = _stack.pop()
     if start is None:
@@ -86,16 +93,15 @@ class Roots:
         global _marks
         _marks = marks
         self._patches = patches
-        self._hooked: set[int] = set()
+        self._hooks: WeakKeyDictionary[nn.Module, list[Callable[[], None]]] = WeakKeyDictionary()  # to take them off
         self._global: list[Callable[[], None]] = []
         self.compiled = False
         patches.on_undo(self._forget)
         patches.wrap(torch, "compile", self._noting_compile)
         patches.wrap(nn.Module, "compile", self._noting_compile)
+        patches.wrap(nn.Module, "eval", self._noting_eval)
 
     def _noting_compile(self, original: Callable[..., object]) -> Callable[..., object]:
-        import functools
-
         @functools.wraps(original)
         def compile(*arguments: object, **settings: object) -> object:
             self.compiled = True
@@ -103,6 +109,16 @@ class Roots:
             return original(*arguments, **settings)
 
         return compile
+
+    def _noting_eval(self, original: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(original)
+        def eval(module: nn.Module) -> object:
+            result = original(module)
+            if _marks is not None and not _marks.full:
+                self.listen(full=False)
+            return result
+
+        return eval
 
     def discover(self) -> None:
         """Watch every module, until `settle`."""
@@ -125,18 +141,32 @@ class Roots:
             for module in _ancestors_of({id(parameter) for parameter in parameters}):
                 _roots.setdefault(id(module), ref(module))
         for module in self.modules():
-            if id(module) not in self._hooked:
-                self._hooked.add(id(module))
+            if module not in self._hooks:
                 self._hook(module)
+
+    def listen(self, *, full: bool) -> None:
+        """Every step's forward is marked from now on, or only those of a validation."""
+        if self.compiled:
+            return  # the hooks are part of what was compiled
+        for module in self.modules():
+            hooks = self._hooks.get(module)
+            if hooks is None:
+                continue
+            wanted = full or not module.training or id(module) in _teachers
+            if wanted and not hooks:
+                self._hook(module)
+            elif not wanted and not _stack:  # a forward that has begun is also to be ended
+                while hooks:
+                    hooks.pop()()
 
     def _hook(self, module: nn.Module) -> None:
         if module._compiled_call_impl is not None:  # pyright: ignore[reportPrivateUsage]
             self._patches.set(module, "_compiled_call_impl", _around_compiled(module))
+            self._hooks[module] = []
             return
         before = module.register_forward_pre_hook(enter_forward, prepend=True)
         after = module.register_forward_hook(leave_forward, always_call=True)
-        self._patches.on_undo(before.remove)
-        self._patches.on_undo(after.remove)
+        self._hooks[module] = [before.remove, after.remove]
 
     def modules(self) -> list[nn.Module]:
         """The roots found so far that still exist."""
@@ -150,7 +180,10 @@ class Roots:
         global _marks
         self.stop_discovering()
         _marks = None
-        for held in (_stack, _roots, _shapes):
+        for hooks in self._hooks.values():
+            while hooks:
+                hooks.pop()()
+        for held in (_stack, _roots, _shapes, _teachers):
             held.clear()
 
 

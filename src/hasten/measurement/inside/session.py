@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
+from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
 from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
 from hasten.measurement.inside.leaving import leave
@@ -61,7 +62,7 @@ class Session:
     def __init__(self, folder: Path, *, history: History, marks: Marks) -> None:
         self.folder = folder
         self.marks = marks
-        self.loaders = Loaders(marks)
+        self.loaders = Loaders()
         self.history = history
         self.boundary = Boundary()
         self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, settled
@@ -112,70 +113,66 @@ class Session:
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
-        asked = self._batch_is_asked_for(iterator)
-        self.marks.open.append("data_wait")
-        start = self.marks.now()
+        marks, loaders = self.marks, self.loaders
+        try:
+            number, ready = loaders.asked(iterator)
+        except Exception as error:
+            self._stand_aside(error)
+            return fetch()
+        timed = marks.full
+        if timed:
+            workers.serve(number, timed=True)
+        marks.open.append("data_wait")
+        start = marks.now()
+        length = None  # the loader has no more, or raises
         try:
             batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
-        except BaseException:
-            self._wait_ends(asked, start)
-            raise
-        self._batch_is_here(asked, start, batch)
+            length = self._length_of(number, batch)
+        finally:
+            marks.open.pop()
+            if timed:
+                workers.serve(None, timed=False)
+            marks.add("next", start, [number, length, ready])
         return batch
 
     @_standing_aside
-    def _batch_is_asked_for(self, iterator: object) -> tuple[int, int | None]:
-        """Number of the loader, and how many batches lie ready."""
-        number = self.loaders.number(iterator)
-        ready = self.loaders.ready(iterator)
-        self.loaders.fetch_for(number)
-        return number, ready
-
-    @_standing_aside
-    def _batch_is_here(self, asked: tuple[int, int | None] | None, start: float, batch: object) -> None:
-        self._wait_ends(asked, start, self.loaders.length_of(asked[0], batch) if asked is not None else None)
+    def _length_of(self, number: int, batch: object) -> int:
         self.last_batch = batch
-
-    @_standing_aside
-    def _wait_ends(self, asked: tuple[int, int | None] | None, start: float, length: int | None = None) -> None:
-        """Without a length: the loader had no more, or raised."""
-        self.marks.open.pop()
-        self.loaders.fetch_for(None)
-        if asked is not None:
-            self.marks.add("next", start, [asked[0], length, asked[1]])
+        return self.loaders.length_of(number, batch)
 
     def _stand_aside(self, error: Exception) -> None:
         self.marks.full = False
         self.extra["trouble"] = repr(error)
         warn(f"measuring stands aside ({error!r})")
 
-    @_standing_aside
     def backward_ends(self) -> None:
         """An outermost backward has ended."""
-        self.marks.between = BETWEEN
-        if self.boundary.backward():
-            self.marks.add("step", self.marks.now())
-            self._end_step()
+        try:
+            self.marks.between = BETWEEN
+            if self.boundary.backward():
+                self.marks.add("step", self.marks.now())
+                self._step_ends(self.marks.now())
+        except Exception as error:
+            self._give_up(error)
 
-    @_standing_aside
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer step has ended."""
-        if self.boundary.step(optimizer) and "optimizer" not in self.marks.open:
-            self._end_step()
+        try:
+            if self.boundary.step(optimizer) and "optimizer" not in self.marks.open:
+                self._step_ends(self.marks.now())
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        # Without steps the window would never fill, and the parent would wait for ever.
+        self._stand_aside(error)
+        self.finish("hasten")
 
     def optimizer_made(self) -> None:
         """An optimizer object exists, whether or not it will step."""
         self.boundary.optimizers_made = True
 
     # --------------------------------------------------------------------------------------------- the steps
-
-    def _end_step(self) -> None:
-        try:
-            self._step_ends(self.marks.now())
-        except Exception as error:
-            # Without steps the window would never fill, and the parent would wait for ever.
-            self._stand_aside(error)
-            self.finish("hasten")
 
     def _step_ends(self, now: float) -> None:
         self.marks.between = BETWEEN
@@ -207,7 +204,8 @@ class Session:
             and (taken >= segment.min_steps or elapsed >= max(2.0, 4 * segment.min_seconds))
         ):
             self._turn(now, taken)
-        self._status.tell(self._counts())
+        if self._status.due(now):
+            self._status.tell(self._counts())
 
     def _warm_up(self, now: float) -> None:
         assert self.first_step_at is not None
@@ -246,6 +244,9 @@ class Session:
         segment.enter()
         self._segment, self._segment_steps = segment, 0
         self.marks.full = segment.full
+        self.marks.by_optimizer = self.boundary.key is not None
+        if self.roots is not None:
+            self.roots.listen(full=segment.full)
         self.sampler.running(segment.full)
         # The turn itself is no part of a step.
         self._segment_start = self.marks.now()

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from time import perf_counter
 
-PERIOD = 0.3  # seconds
+PERIOD = 1.0  # seconds; a line costs half a millisecond
 STATES = ("imported", "loading", "warming up", "measuring", "done")  # in this order, never back
 
 
@@ -28,15 +28,15 @@ class Status:
         number = STATES.index(state)
         if number > self._state:
             self._state = number
-            self._told_at = 0.0
             self.tell(counts)
 
+    def due(self, now: float) -> bool:
+        """Whether the last line is a while ago."""
+        return now - self._told_at >= PERIOD
+
     def tell(self, counts: tuple[int, float, int, str]) -> None:
-        """Tell the counts, where the last line is a while ago."""
-        now = perf_counter()
-        if now - self._told_at < PERIOD:
-            return
-        self._told_at = now
+        """Tell the counts."""
+        self._told_at = perf_counter()
         line = json.dumps([STATES[self._state], *counts])
         with contextlib.suppress(OSError):
             # Replaced whole, for the parent reads at any time.

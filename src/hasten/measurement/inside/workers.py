@@ -65,11 +65,12 @@ def _telling_only_theirs(original: Function) -> Function:
 def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
     @functools.wraps(original)
     def fetch(self: object, index: object) -> object:
-        if clock.thread is not None:
+        working = get_worker_info() is not None
+        if clock.thread is not None or not (working or _serving[1]):
             return original(self, index)
         if recorder.wanted():
             return recorder.fetch(self, original, index)
-        return recorder.pass_by(self, original, index)
+        return recorder.pass_by(self, original, index) if working else original(self, index)
 
     return fetch
 
@@ -91,8 +92,6 @@ class _Recorder:
 
     def wanted(self) -> bool:
         """Whether to time the next batch. Cheap samples are timed in few batches, for timing costs microseconds."""
-        if not _serving[1] and get_worker_info() is None:
-            return False
         if self._pid != os.getpid():
             self._start_in_this_process()
         self._count += 1
@@ -100,9 +99,7 @@ class _Recorder:
         return self._count <= LEAST_BATCHES or self._count % every == 0
 
     def pass_by(self, fetcher: object, original: Function, index: object) -> object:
-        """Fetch a batch whose stages are not timed. In a worker its length is: one slow batch of many matters."""
-        if get_worker_info() is None:
-            return original(fetcher, index)
+        """Fetch a batch of which only the length is timed: one slow batch of many matters."""
         start = perf_counter()
         batch = original(fetcher, index)
         self._lengths.append(perf_counter() - start)
