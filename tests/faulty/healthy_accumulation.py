@@ -4,6 +4,7 @@ Gradients of four micro-batches are added up before each optimizer step; a worke
 """
 
 import sys
+import time
 
 import torch
 from torch import nn
@@ -35,9 +36,22 @@ class Classifier(nn.Module):
         return self.out(self.rnn(self.embed(words))[0].mean(1))
 
 
+def bfloat16_is_faster(model, words):
+    """Whether this processor trains the model clearly faster in bfloat16."""
+    seconds = {}
+    for enabled in (False, True, False, True):
+        start = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = model(words).sum()
+        torch.autograd.grad(loss, list(model.parameters()))
+        seconds[enabled] = time.perf_counter() - start
+    return seconds[True] < 0.95 * seconds[False]
+
+
 class Trainer:
     def __init__(self, model, loader):
         self.model, self.loader = model, loader
+        self.bfloat16 = bfloat16_is_faster(model, loader.dataset.words[:32])
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         self.criterion = nn.CrossEntropyLoss()
 
@@ -45,7 +59,8 @@ class Trainer:
         done = 0
         while done < steps:
             for number, (words, labels) in enumerate(self.loader, start=1):
-                loss = self.criterion(self.model(words), labels) / ACCUMULATE
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bfloat16):
+                    loss = self.criterion(self.model(words), labels) / ACCUMULATE
                 loss.backward()
                 if number % ACCUMULATE == 0:
                     self.optimizer.step()

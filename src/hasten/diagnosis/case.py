@@ -99,14 +99,15 @@ class Case:
         return self.facts.where.get(phase)
 
     def lines(self, *phases: str) -> list[HotLine]:
-        """Hot lines of the training process in these phases, costliest first, within what the phases took."""
+        """Hot lines of the training process in these phases, costliest first; together what the phases took."""
         return [h for phase in phases for h in self._lines_of(phase)]
 
     def _lines_of(self, phase: str) -> list[HotLine]:
         lines = [h for h in self.run.hot_lines if h.phase == phase and not h.in_worker]
         total = sum(h.seconds for h in lines)
-        # Sampled seconds come from the marked steps; the breakdown speaks of the time of record.
-        scale = min(1.0, self.phase(phase) / total) if total else 1.0
+        # Sampling tells the lines' shares; how long the phase is, marks know better: short code in Python is met too
+        # seldom, for the sampler gets the interpreter sooner where an operator has given it up.
+        scale = self.phase(phase) / total if total else 1.0
         return [msgspec.structs.replace(h, seconds=scale * h.seconds) for h in lines]
 
     def profiling(self) -> list[HotLine]:

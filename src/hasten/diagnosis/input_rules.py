@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from hasten.diagnosis.case import STARVED, WORTH, WORTH_INFERRED, Case, ms, percent
 from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
 
-SUFFICES = 0.75  # share of the headroom with which a setting of the loader is the cause, and the stages are not
+# Share of the headroom with which a setting of the loader is the cause, and the stages are not. More workers only
+# hide slow work; too many of them, or too short a queue, is a fault whatever the work is.
+SUFFICES = {"too_few_workers": 0.75, "too_many_workers": 0.5, "shallow_prefetch": 0.5}
 
 STAGE_KINDS = {
     "read": "slow_read",
@@ -52,7 +54,7 @@ def findings(case: Case) -> Iterator[Finding]:
     settings = [f for f in (_workers(case, train), _prefetch(case, train)) if f is not None]
     settings.sort(key=lambda f: -f.recoverable)
     yield from settings[:1]
-    given = settings[0].recoverable if settings and settings[0].recoverable >= SUFFICES * headroom else 0.0
+    given = sum(f.recoverable for f in settings[:1] if f.recoverable >= SUFFICES[f.kind] * headroom)
     yield from _stages(case, train, headroom - given)
 
 

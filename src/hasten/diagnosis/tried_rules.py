@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from hasten.diagnosis.case import Case, ms, percent
-from hasten.records import Finding, Interval
+from hasten.records import Finding, Interval, Intervention
+from hasten.stats import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +138,16 @@ def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
 
 
 def _tried(case: Case, fault: Tried) -> Finding | None:
-    own = sum(line.seconds for line in case.profiling()) if fault.kind == "profiler_on" else 0.0
-    measured = case.measured(fault.trial, of=case.regular - own)
+    measured = case.measured(fault.trial)
     if measured is None:
         return None
+    recoverable, interval = measured
     tried = next(i for i in case.run.interventions if i.name == fault.trial)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
     because = [f"{ms(tried.candidate_seconds)} a step without it, {ms(tried.baseline_seconds)} with it"]
     because += _evidence(case, fault)
-    if own:
-        because.append(f"its own lines take {ms(own)} a step besides")
-    recoverable, interval = measured[0] + own, measured[1]
+    if fault.kind == "profiler_on":
+        recoverable, interval = _without_profiler(case, tried)
     where = case.where(fault.phase)
     if fault.kind == "zero_grad_in_place":
         where = case.facts.zero_grad_where or where
@@ -155,7 +155,7 @@ def _tried(case: Case, fault: Tried) -> Finding | None:
         kind=fault.kind,
         title=fault.title,
         recoverable=recoverable,
-        interval=Interval(interval.value + own, interval.low + own, interval.high + own),
+        interval=interval,
         confirmed_by=fault.trial,
         because=tuple(because),
         remedy=fault.remedy,
@@ -163,8 +163,19 @@ def _tried(case: Case, fault: Tried) -> Finding | None:
     )
 
 
+def _without_profiler(case: Case, tried: Intervention) -> tuple[float, Interval]:
+    """A profiler that is read once an epoch is seldom read in the trial's short window, but in the whole run's it is."""
+    assert tried.ratio is not None and tried.candidate_seconds is not None
+    ratio, without = tried.ratio, tried.candidate_seconds / tried.ratio.value
+    saved = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: max(0.0, case.regular - without * r)))
+    return saved.value, saved
+
+
 def _evidence(case: Case, fault: Tried) -> list[str]:
     facts = case.facts
+    own = sum(line.seconds for line in case.profiling())
+    if fault.kind == "profiler_on" and own:
+        return [f"its own lines take {ms(own)} a step"]
     if fault.kind == "denormals" and facts.subnormal_share:
         return [f"{percent(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"]
     if fault.kind == "unfused_optimizer":
