@@ -30,8 +30,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.measurement.inside import child
-from hasten.measurement.inside import session as inside
+from hasten.measurement.inside import child, course
 from hasten.stats import ratio_interval
 
 Stretches = dict[str, list[list[float]]]  # wall and CPU seconds of a step, by condition
@@ -93,7 +92,7 @@ def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
 
 def ours(loop: Loop, *, rounds: int, steps: int) -> Stretches:
     """The stretches of each condition, a round each."""
-    inside.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
+    course.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
     found: Stretches = {"alone": [], "record": [], "marked": []}
     for _ in range(rounds):
         for name in random.sample(list(found), len(found)):

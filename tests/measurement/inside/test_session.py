@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from hasten.measurement.inside import course
 from hasten.measurement.inside import session as session_module
 from hasten.measurement.inside.boundary import MOST_OTHERS
 from hasten.measurement.inside.marks import Marks
@@ -17,13 +18,13 @@ def ended(monkeypatch):
     """Processes that would have ended, instead of this one."""
     gone = []
     monkeypatch.setattr(session_module, "leave", gone.append)
-    monkeypatch.setattr(session_module, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(course, "WARM_SECONDS", 0.0)
     return gone
 
 
 def make(folder, *segments):
     session = Session(folder, history=History(), marks=Marks())
-    session.follow(iter(segments or [Segment(label="plain", min_seconds=3600.0)]))
+    session.course.follow(iter(segments or [Segment(label="plain", min_seconds=3600.0)]))
     return session
 
 
@@ -35,10 +36,10 @@ def test_an_optimizer_that_takes_over_ends_the_steps_from_then_on(tmp_path, ende
     session, head, everything = make(tmp_path), optimizer(), optimizer()
     for _ in range(5):
         session.optimizer_steps(head)
-    seen = len(session.bounds)
+    seen = len(session.course.bounds)
     for _ in range(MOST_OTHERS + 10):
         session.optimizer_steps(everything)
-    assert len(session.bounds) == seen + 10
+    assert len(session.course.bounds) == seen + 10
 
 
 def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, ended):
@@ -46,9 +47,9 @@ def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, end
     session.optimizer_steps(head)
     session.optimizer_steps(everything)
     del head
-    seen = len(session.bounds)
+    seen = len(session.course.bounds)
     session.optimizer_steps(everything)
-    assert len(session.bounds) == seen + 1
+    assert len(session.course.bounds) == seen + 1
 
 
 def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
@@ -57,7 +58,7 @@ def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
         session.optimizer_steps(generator)
         for _ in range(5):
             session.optimizer_steps(critic)
-    assert len([b for b in session.bounds if b[1] != "turn"]) == 10
+    assert len([b for b in session.course.bounds if b[1] != "turn"]) == 10
 
 
 def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended, capsys):

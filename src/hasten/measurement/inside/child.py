@@ -59,7 +59,7 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     session.launcher = spec.get("launcher")
     session.roots = Roots(marks, patches)
     session.roots.discover()
-    session.follow(program_of(spec, session, patches))
+    session.course.follow(program_of(spec, session, patches))
     session.on_finish = facts.gather
     for name in spec.get("install", []):
         installs.install(name, patches)

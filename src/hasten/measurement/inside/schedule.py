@@ -30,7 +30,7 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
             leave=lambda: _counted(session, counts),
         )
         return measure(
-            session.history,
+            session.course.history,
             num_steps=steps if isinstance(steps, int) else None,
             seconds=seconds,
             last=count,  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
         return iter([Segment(label="hold", full=bool(spec["full"]), min_seconds=seconds)])
     if spec["mode"] == "plain":
-        return plain(session.history, seconds=seconds)
+        return plain(session.course.history, seconds=seconds)
     return _interventions(spec, session, patches, seconds)
 
 
@@ -80,7 +80,7 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
         player.off()
         # A switch may break a script: what cannot has been done by now.
         # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
-        rounds = 2 if session.warm_step() > SLOW_STEP else 3
+        rounds = 2 if session.course.warm_step() > SLOW_STEP else 3
         yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
         if spec.get("drain"):
             session.extra["drain"] = replay.drain(session, seconds=seconds)

@@ -20,12 +20,13 @@ from torch.utils.data import DataLoader
 
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
+from hasten.measurement.inside.course import Course
 from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
 from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.measurement.inside.patches import warn
-from hasten.measurement.inside.programs import History, Program, Segment
+from hasten.measurement.inside.programs import History, Segment
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
@@ -34,9 +35,6 @@ from hasten.measurement.inside.status import Status
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-WARM_STEPS = 3
-WARM_SECONDS = 1.0
-LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
 SWITCH_INTERVAL = 5e-4  # seconds, while lines are sampled
 
 
@@ -63,11 +61,8 @@ class Session:
         self.folder = folder
         self.marks = marks
         self.loaders = Loaders()
-        self.history = history
+        self.course = Course(history)
         self.boundary = Boundary()
-        self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, settled
-        self.started_at: float | None = None  # when the warm-up ended
-        self.first_step_at: float | None = None
         self.roots: Roots | None = None
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
         self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
@@ -79,24 +74,16 @@ class Session:
         self._watched = False
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
-        self._program: Program = iter(())
-        self._segment: Segment | None = None
-        self._segment_start = 0.0
-        self._segment_steps = 0
         self._rearm = 0
         self._status = Status(folder)
         self._status.tell(self._counts())
-
-    def follow(self, program: Program) -> None:
-        """Set what to do once the warm-up is over."""
-        self._program = program
 
     # ------------------------------------------------------------------------------------------- the hooks
 
     @_standing_aside
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
-        if self.loaders.starts(loader, iterator) and self.roots is not None and self.started_at is not None:
+        if self.loaders.starts(loader, iterator) and self.roots is not None and self.course.started_at is not None:
             # A loader never seen before may feed a model never seen before.
             self.roots.discover()
             self._rearm = 2
@@ -178,79 +165,51 @@ class Session:
         self.marks.between = BETWEEN
         if self.marks.device is not None:
             self.marks.device.poll()
-        if self.first_step_at is None:
-            self.first_step_at = now
-            self._status.reach("warming up", self._counts())
-        if self.started_at is None:
-            self._warm_up(now)
-            return
-        segment = self._segment
-        assert segment is not None
-        self._segment_steps += 1
-        self.history.num_steps += 1
-        counted = self._segment_steps > segment.settle
-        self.bounds.append((now, segment.label, counted))
-        if self._segment_steps == segment.settle:
-            self._segment_start = now
+        first = self.course.first_step_at is None
+        over = self.course.step(now)
+        if first:
+            self._first_step_ended()
         if self._rearm:
             self._rearm -= 1
             if not self._rearm and self.roots is not None:
                 self.roots.settle(self.boundary.parameters())
-        taken = self._segment_steps - segment.settle
-        elapsed = now - self._segment_start
-        if (
-            taken >= 1
-            and elapsed >= segment.min_seconds
-            and (taken >= segment.min_steps or elapsed >= max(2.0, 4 * segment.min_seconds))
-        ):
-            self._turn(now, taken)
+        if over:
+            self._turn(now)
         if self._status.due(now):
             self._status.tell(self._counts())
 
-    def _warm_up(self, now: float) -> None:
-        assert self.first_step_at is not None
-        self.bounds.append((now, "warm-up", False))
-        elapsed = now - self.first_step_at
-        done = len(self.bounds)
-        if done == 1:
-            if self.roots is not None:
-                self.roots.settle(self.boundary.parameters())
-            # Marked, for a short script ends within its warm-up, and that is all there will be of it.
-            self.marks.full = True
-            self.sampler.running(True)
-        if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
-            self.started_at = now
+    def _first_step_ended(self) -> None:
+        self._status.reach("warming up", self._counts())
+        if self.roots is not None:
+            self.roots.settle(self.boundary.parameters())
+        # Marked, for a short script ends within its warm-up, and that is all there will be of it.
+        self.marks.full = True
+        self.sampler.running(True)
+
+    def _turn(self, now: float) -> None:
+        """End the stretch and begin the program's next segment."""
+        course = self.course
+        if course.segment is None:
             self.extra["run_delay_before"] = run_delay()
             self.loaders.begin()
-            self._turn(now, 0)
-            self._status.reach("measuring", self._counts())
-
-    def _turn(self, now: float, taken: int) -> None:
-        """End the segment and begin the program's next one."""
-        ended = self._segment
-        if ended is not None:
-            mean = (now - self._segment_start) / max(1, taken)
-            self.history.seconds.setdefault(ended.label, []).append(mean)
-            ended.leave()
-        self.history.measuring = now - (self.started_at or now)
-        mean = self.history.measuring / max(1, self.history.num_steps)
-        self.history.epoch_left, self.history.epochs_seen = self.loaders.epoch_left(mean)
-        segment = next(self._program, None) if len(self.marks.spans) < MOST_SPANS else None
+        course.end(now)
+        history = course.history
+        mean = history.measuring / max(1, history.num_steps)
+        history.epoch_left, history.epochs_seen = self.loaders.epoch_left(mean)
+        segment = course.upcoming() if len(self.marks.spans) < MOST_SPANS else None
         if segment is None:
             self.finish("hasten")
             return
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
         self._turn_device(segment)
         segment.enter()
-        self._segment, self._segment_steps = segment, 0
         self.marks.full = segment.full
         self.marks.by_optimizer = self.boundary.key is not None
         if self.roots is not None:
             self.roots.listen(full=segment.full)
         self.sampler.running(segment.full)
-        # The turn itself is no part of a step.
-        self._segment_start = self.marks.now()
-        self.bounds.append((self._segment_start, "turn", False))
+        course.begin(segment, self.marks.now())
+        self._status.reach("measuring", self._counts())
 
     def _turn_device(self, segment: Segment) -> None:
         """Once the script has a GPU, time it by events, and in the first marked segment watch for waits on it."""
@@ -266,11 +225,6 @@ class Session:
     def _device_waits(self) -> None:
         if self.marks.here():
             self.marks.add("sync", self.marks.now(), [self.marks.place(2), "waiting for the GPU"])
-
-    def warm_step(self) -> float:
-        """Mean seconds of the warm-up's steps after the first."""
-        ends = [end for end, label, _ in self.bounds if label == "warm-up"]
-        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -303,7 +257,7 @@ class Session:
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""
-        if self.bounds or self.boundary.num_backwards:
+        if self.course.bounds or self.boundary.num_backwards:
             self.finish("script")
 
     def forked(self) -> None:
@@ -312,10 +266,9 @@ class Session:
         self.marks.open.clear()
         self.marks.thread = get_ident()
         self.marks.full = False
-        self.bounds.clear()
         self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
-        self.started_at = self.first_step_at = None
-        self._segment, self.closing = None, False
+        self.closing = False
+        self.course.forked()
         self.boundary.forked()
         self._status.forked()
 
@@ -328,10 +281,10 @@ class Session:
             "ended_by": ended_by,
             "boundary": "backward" if self.boundary.by_backward else "optimizer",
             "key": self.boundary.key,
-            "started_at": self.started_at,
-            "first_step_at": self.first_step_at,
-            "bounds": self.bounds,
-            "segment": self._segment.label if self._segment is not None else None,
+            "started_at": self.course.started_at,
+            "first_step_at": self.course.first_step_at,
+            "bounds": self.course.bounds,
+            "segment": self.course.label or None,
             "spans": marks.spans,
             "places": [list(place) for place in marks.places],
             "first_place": marks.first_place,
@@ -345,8 +298,8 @@ class Session:
         }
 
     def _counts(self) -> tuple[int, float, int, str]:
-        label = self._segment.label if self._segment is not None else ""
-        return self.history.num_steps, self.history.measuring, self.boundary.num_backwards, label
+        history = self.course.history
+        return history.num_steps, history.measuring, self.boundary.num_backwards, self.course.label
 
 
 def _new_event() -> Event:

@@ -1,0 +1,92 @@
+"""Which stretch of a run is on: the warm-up, then the program's segments one after another.
+
+In: the instants at which steps end. Out: the bounds of steps, and when a stretch is over. Refuses to know torch, and
+what a segment switches on.
+"""
+
+from __future__ import annotations
+
+from hasten.measurement.inside.programs import History, Program, Segment
+
+WARM_STEPS = 3
+WARM_SECONDS = 1.0
+LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
+PATIENCE = 2.0  # seconds, or four times its length, after which a segment ends with fewer steps than it wants
+
+
+class Course:
+    """The stretches of one process, and its steps' bounds in them."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, counted
+        self.first_step_at: float | None = None
+        self.started_at: float | None = None  # when the warm-up ended
+        self.segment: Segment | None = None
+        self._program: Program = iter(())
+        self._begun = 0.0
+        self._steps = 0  # of this segment
+
+    def follow(self, program: Program) -> None:
+        """Set what to do once the warm-up is over."""
+        self._program = program
+
+    @property
+    def label(self) -> str:
+        """What the stretch is called; nothing while it warms up."""
+        return self.segment.label if self.segment is not None else ""
+
+    def step(self, now: float) -> bool:
+        """A step has ended; True when its stretch is over with it."""
+        if self.first_step_at is None:
+            self.first_step_at = now
+        segment = self.segment
+        if segment is None:
+            return self._warm(now)
+        self._steps += 1
+        self.history.num_steps += 1
+        self.bounds.append((now, segment.label, self._steps > segment.settle))
+        if self._steps == segment.settle:
+            self._begun = now
+        taken, elapsed = self._steps - segment.settle, now - self._begun
+        if taken < 1 or elapsed < segment.min_seconds:
+            return False
+        return taken >= segment.min_steps or elapsed >= max(PATIENCE, 4 * segment.min_seconds)
+
+    def _warm(self, now: float) -> bool:
+        assert self.first_step_at is not None
+        self.bounds.append((now, "warm-up", False))
+        done, elapsed = len(self.bounds), now - self.first_step_at
+        if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
+            self.started_at = now
+            return True
+        return False
+
+    def warm_step(self) -> float:
+        """Mean seconds of the warm-up's steps after the first."""
+        ends = [end for end, label, _ in self.bounds if label == "warm-up"]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
+
+    def end(self, now: float) -> None:
+        """The stretch is over: its mean step goes into the history, and what it switched on is off."""
+        assert self.started_at is not None
+        segment = self.segment
+        if segment is not None:
+            mean = (now - self._begun) / max(1, self._steps - segment.settle)
+            self.history.seconds.setdefault(segment.label, []).append(mean)
+            segment.leave()
+        self.history.measuring = now - self.started_at
+
+    def upcoming(self) -> Segment | None:
+        """The program's next segment; None where it is over."""
+        return next(self._program, None)
+
+    def begin(self, segment: Segment, now: float) -> None:
+        """A segment begins. The turn itself is no part of a step."""
+        self.segment, self._steps, self._begun = segment, 0, now
+        self.bounds.append((now, "turn", False))
+
+    def forked(self) -> None:
+        """This is a forked child now: it starts anew."""
+        self.bounds.clear()
+        self.first_step_at = self.started_at = self.segment = None
