@@ -15,15 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from hasten.errors import CommandError, DirectoryError, NoStepError
+from hasten.measurement.ending import end_everything
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.records import ResourceSample
 
@@ -141,7 +140,7 @@ def launch(
                 outcome.exit_code = _wait(process, folder, patience, on_status)
         finally:
             outcome.seconds = time.perf_counter() - started
-            _end_everything(process, sampler.seen, folder)
+            end_everything(process, sampler.seen, mark=(FOLDER_VARIABLE, os.fspath(folder.resolve())))
             outcome.samples = list(sampler.samples)
             outcome.sampler_cpu = sampler.cpu_seconds
     outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
@@ -233,47 +232,6 @@ def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
                 yield {**json.loads(line), "pid": pid}
-
-
-def _end_everything(process: subprocess.Popen[bytes], seen: Collection[tuple[int, float]], folder: Path) -> None:
-    """End the process, its children, and whatever of them has lost its parent."""
-    left = [p for p in (_still(pid, born) for pid, born in seen) if p is not None]
-    left += [p for p in _marked(folder) if p not in left]
-    # The oldest first: a shell that outlives the script it started would run its next line.
-    left = sorted((p for p in left if p.pid != os.getpid()), key=_born)
-    for victim in left:
-        with contextlib.suppress(psutil.Error):
-            victim.terminate()
-    _, alive = psutil.wait_procs(left, timeout=2.0)
-    for victim in alive:
-        with contextlib.suppress(psutil.Error):
-            victim.kill()
-    psutil.wait_procs(alive, timeout=2.0)
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-
-
-def _born(process: psutil.Process) -> float:
-    with contextlib.suppress(psutil.Error):
-        return process.create_time()
-    return 0.0
-
-
-def _still(pid: int, born: float) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    return None
-
-
-def _marked(folder: Path) -> Iterator[psutil.Process]:
-    name = os.fspath(folder.resolve())
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(FOLDER_VARIABLE) == name:
-                yield process
 
 
 @contextlib.contextmanager
