@@ -330,6 +330,15 @@ def test_a_run_without_steps_is_not_diagnosed():
         diagnose(run(steps=()))
 
 
+def test_a_loader_made_anew_each_epoch_is_to_be_made_once():
+    starting = steps(rare={"epoch_start": (10, 1.0)})
+    anew = loader(made_anew=True)
+    (finding,) = diagnose(run(steps=starting, facts={"steps_per_epoch": 10.0}, loaders=(anew,))).findings
+    assert finding.kind == "worker_startup"
+    assert finding.confirmed_by is None
+    assert "once" in finding.remedy
+
+
 def test_workers_that_are_kept_are_not_told_to_be_kept():
     starting = steps(rare={"epoch_start": (10, 1.0)})
     diagnosis = diagnose(run(steps=starting, facts={"steps_per_epoch": 10.0}, loaders=(loader(),)))

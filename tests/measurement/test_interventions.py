@@ -219,9 +219,11 @@ def test_a_prefetch_lasts_while_the_slowest_batch_is_made_and_fits_the_memory(sl
     assert further.beside().spec == {"seconds": further.spec["seconds"]}
 
 
-@pytest.mark.parametrize(("persistent", "tried"), [(False, True), (True, False)])
-def test_workers_are_kept_where_their_start_costs_something(persistent, tried):
-    starting = loader(num_workers=2, persistent_workers=persistent)
+@pytest.mark.parametrize(
+    ("settings", "tried"), [({}, True), ({"persistent_workers": True}, False), ({"made_anew": True}, False)]
+)
+def test_workers_are_kept_where_their_start_costs_something(settings, tried):
+    starting = loader(**{"num_workers": 2, "persistent_workers": False, **settings})
     phases = {**COMPUTING, "epoch_start": 0.02}
     assert ("worker_startup" in launches(loaders=(starting,), phases=phases)) is tried
 

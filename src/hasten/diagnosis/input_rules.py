@@ -63,7 +63,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     if not train.num_workers or start < WORTH * case.step:
         return None
     measured = case.measured("worker_startup", of=start)
-    if measured is None and (case.tried("worker_startup") or train.persistent_workers):
+    if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.made_anew)):
         return None
     # Without a trial: all of it but one ordinary wait.
     saved, interval = measured if measured is not None else (start * 0.9, None)
@@ -79,7 +79,9 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
             if steps
             else f"epoch starts take {percent(start / case.step)} of the time",
         ),
-        remedy="Set persistent_workers=True.",
+        remedy="Make the DataLoader once, before the epochs, with persistent_workers=True."
+        if train.made_anew
+        else "Set persistent_workers=True.",
         where=train.where,
     )
 

@@ -61,6 +61,7 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
         num_samples=facts["num_samples"],
         prefetch_factor=facts.get("prefetch_factor"),
         persistent_workers=facts.get("persistent_workers", False),
+        made_anew=facts.get("made_anew", False),
         pin_memory=facts.get("pin_memory", False),
         start_method=facts.get("start_method"),
         in_memory=_in_memory(lines),

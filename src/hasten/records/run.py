@@ -78,6 +78,7 @@ class LoaderFacts(Record, frozen=True):
     num_samples: int | None  # the dataset's
     prefetch_factor: int | None = None
     persistent_workers: bool = False
+    made_anew: bool = False  # each epoch has a DataLoader of its own, with workers of its own
     pin_memory: bool = False
     start_method: str | None = None
     in_memory: bool = False  # the dataset only indexes tensors or arrays that it holds

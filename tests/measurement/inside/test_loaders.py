@@ -131,3 +131,14 @@ def test_bytes_and_types_of_a_batch_are_told(loaders):
 
 def test_without_workers_there_is_no_queue_to_look_into(loaders):
     assert loaders.ready(started(loaders, DataLoader(DATA))) is None
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_loader_is_made_anew_where_the_one_before_it_is_gone(loaders, kept):
+    alive = []
+    for _ in range(2):
+        loader = DataLoader(TensorDataset(torch.zeros(4, 1)))
+        loaders.starts(loader, iter(loader))
+        alive += [loader] if kept else []
+        del loader
+    assert loaders.raw()[0].get("made_anew", False) is not kept

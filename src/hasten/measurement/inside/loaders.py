@@ -40,7 +40,10 @@ class Loaders:
             settings = _settings(loader)
             number = self._same_as(settings)
             new = number is None
-            if number is None:
+            if number is not None:
+                # Where the one before it still lives, they are two loaders that look alike.
+                self._facts[number]["made_anew"] = self._living(number) is None
+            else:
                 number = len(self._facts)
                 self._facts.append(settings)
                 self._lengths.append(_length(loader))
@@ -126,8 +129,10 @@ class Loaders:
 
     def busiest(self) -> DataLoader[object] | None:
         """The loader that gave the last batch, if it still exists."""
-        found = (k for k, n in self._numbers.items() if n == self._last and isinstance(k, DataLoader))
-        return next(found, None)
+        return self._living(self._last)
+
+    def _living(self, number: int) -> DataLoader[object] | None:
+        return next((k for k, n in self._numbers.items() if n == number and isinstance(k, DataLoader)), None)
 
     def queue_length(self) -> int:
         """Batches that the busiest loader's workers hold ready at the most."""
