@@ -43,7 +43,7 @@ def diagnose(script: Path, *, seconds: float) -> dict[str, object]:
         "load": os.getloadavg()[0],
     }
     if done.returncode == 0:
-        answer = json.loads(done.stdout)
+        answer = json.loads(done.stdout.replace(f"{ROOT}/", ""))
         diagnosis = answer["diagnosis"]
         result |= {
             "step": diagnosis["breakdown"]["step_seconds"],

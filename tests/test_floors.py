@@ -11,6 +11,7 @@ ROOT = Path(hasten.__file__).parent
 FLOORS = {
     "errors": 0,
     "stats": 0,
+    "cgroup": 0,
     "records": 1,
     "measurement": 2,
     "diagnosis": 2,

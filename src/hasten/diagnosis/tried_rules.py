@@ -173,9 +173,8 @@ def _without_profiler(case: Case, tried: Intervention) -> tuple[float, Interval]
 
 def _evidence(case: Case, fault: Tried) -> list[str]:
     facts = case.facts
-    own = sum(line.seconds for line in case.profiling())
-    if fault.kind == "profiler_on" and own:
-        return [f"its own lines take {ms(own)} a step"]
+    if fault.kind == "profiler_on" and (lines := case.profiling()):
+        return [f"its own lines take {ms(sum(line.seconds for line in lines))} a step"]
     if fault.kind == "denormals" and facts.subnormal_share:
         return [f"{percent(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"]
     if fault.kind == "unfused_optimizer":

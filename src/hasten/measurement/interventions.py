@@ -188,13 +188,14 @@ def _loader_launches(
             deeper = _plain("shallow_prefetch", [f"prefetch_factor={number}"], prefetch_factor=number)
             deeper.spec["seconds"] = UNEVEN_SECONDS
             chosen.append(deeper)
-    persistent = train.persistent_workers or train.made_anew  # nothing to keep them in
-    if train.num_workers and not persistent and shares.of("epoch_start") >= WORTH:
-        kept = _plain("worker_startup", ["persistent_workers"], persistent_workers="True")
+    # A loader that is made anew takes its workers with it, persistent or not.
+    could_stay = not train.persistent_workers and not train.made_anew
+    if train.num_workers and could_stay and shares.of("epoch_start") >= WORTH:
+        keeping = _plain("worker_startup", ["persistent_workers"], persistent_workers="True")
         # Two epochs' starts are the least to compare.
         if steps_per_epoch is not None and (epochs := 3.2 * steps_per_epoch * shares.step) > LEAST_SECONDS:
-            kept.spec["seconds"] = min(MOST_SECONDS, epochs)
-        chosen.append(kept)
+            keeping.spec["seconds"] = min(MOST_SECONDS, epochs)
+        chosen.append(keeping)
     return chosen
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.measurement.inside import hooks
+from hasten.measurement.inside import hooks, readouts
 from hasten.measurement.inside.marks import Marks
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.roots import Roots
@@ -57,6 +57,7 @@ class Hooked:
         self.listener = Listener()
         self.marks = self.listener.marks
         hooks.install(self.listener, self.patches)
+        readouts.install(self.marks, self.patches)
         self.roots = Roots(self.marks, self.patches)
         self.roots.discover()
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.measurement.system import machine
-from hasten.measurement.system.cgroup import (
+from hasten.cgroup import (
     CgroupFolders,
     CgroupMemory,
     find_folders,
@@ -15,6 +14,7 @@ from hasten.measurement.system.cgroup import (
     read_quota,
     read_throttled_seconds,
 )
+from hasten.measurement.system import machine
 from hasten.measurement.system.machine import (
     parse_answer,
     parse_cpu_features,

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from hasten.cgroup import CgroupMemory
 from hasten.measurement.system.box import BoxCounters, MemoryCounters, parse_cpu, parse_meminfo, within
-from hasten.measurement.system.cgroup import CgroupMemory
 from hasten.measurement.system.nvml import Nvml
 from hasten.measurement.system.proctree import (
     ProcessCounters,

@@ -39,7 +39,7 @@ def install() -> None:
 
 def begin(folder: Path) -> tuple[Session, Patches]:
     """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
-    from hasten.measurement.inside import facts, hooks, installs, scratch, workers
+    from hasten.measurement.inside import facts, hooks, installs, readouts, scratch, workers
     from hasten.measurement.inside.marks import Marks
     from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.programs import History
@@ -55,6 +55,7 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     workers.install(folder, patches)
     session = Session(folder, history=history, marks=marks)
     hooks.install(session, patches)
+    readouts.install(marks, patches)
     scratch.install(folder / "scratch", marks, patches)
     session.launcher = spec.get("launcher")
     session.roots = Roots(marks, patches)

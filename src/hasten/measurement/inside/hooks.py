@@ -9,13 +9,11 @@ of every step compare threads themselves instead of asking `marks.here()`.
 
 from __future__ import annotations
 
-import builtins
 import functools
-import logging
 import sys
 from collections.abc import Callable
 from threading import get_ident
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Protocol
 
 import torch
@@ -30,23 +28,10 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
 )
 
-from hasten.measurement.inside.frames import caller_is_user
-from hasten.measurement.inside.marks import Detail, Marks
+from hasten.measurement.inside.marks import Marks, spanned
 from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
-
-SYNC_POINTS = {
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "numpy": ".numpy()",
-    "cpu": ".cpu()",
-    "__float__": "float(tensor)",
-    "__int__": "int(tensor)",
-    "__bool__": "bool(tensor)",
-    "__repr__": "printing a tensor",
-    "__format__": "formatting a tensor",
-}
 
 
 class Listener(Protocol):
@@ -76,41 +61,9 @@ class Listener(Protocol):
 
 def install(listener: Listener, patches: Patches) -> None:
     """Put every hook on."""
-    marks = listener.marks
     _hook_loader(listener, patches)
     _hook_backward(listener, patches)
     _hook_optimizer(listener, patches)
-    # Asking whether CUDA is available would initialise it before the script does.
-    if torch.version.cuda is not None or torch.version.hip is not None:
-        _hook_copies(marks, patches)
-    for name, label in SYNC_POINTS.items():
-        patches.wrap(torch.Tensor, name, functools.partial(_sync, marks, label))
-    _hook_logging(marks, patches)
-
-
-def spanned(
-    marks: Marks,
-    kind: str,
-    function: Function,
-    *,
-    detail: Callable[[], Detail] | None = None,
-    always: bool = False,
-) -> Function:
-    """Wrap a function so that its outermost call is a span of `kind`; `always`: in the time of record too."""
-
-    @functools.wraps(function)
-    def call(*arguments: object, **settings: object) -> object:
-        if not (marks.full or always) or kind in marks.open or not marks.here():
-            return function(*arguments, **settings)
-        note = detail() if detail else None
-        marks.remember_place(kind, 1)
-        start = marks.enter(kind)
-        try:
-            return function(*arguments, **settings)
-        finally:
-            marks.leave(kind, start, note)
-
-    return call
 
 
 def _hook_loader(listener: Listener, patches: Patches) -> None:
@@ -249,58 +202,3 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
 
     patches.wrap(Optimizer, "zero_grad", make_zero_grad)
     patches.wrap(torch.nn.Module, "zero_grad", make_zero_grad)
-
-
-def _hook_copies(marks: Marks, patches: Patches) -> None:
-    def make(original: Function) -> Function:
-        @functools.wraps(original)
-        def move(self: torch.Tensor, *arguments: object, **settings: object) -> object:
-            if not marks.full or self.is_cuda or not marks.here():
-                return original(self, *arguments, **settings)
-            start = marks.now()
-            result = original(self, *arguments, **settings)
-            if isinstance(result, torch.Tensor) and result.is_cuda:
-                waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
-                size = self.numel() * self.element_size()
-                marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
-            return result
-
-        return move
-
-    patches.wrap(torch.Tensor, "to", make)
-    patches.wrap(torch.Tensor, "cuda", make)
-
-
-def _sync(marks: Marks, label: str, original: Function) -> Function:
-    @functools.wraps(original)
-    def call(*arguments: object, **settings: object) -> object:
-        # Optimizers and frameworks read scalars of their own; only what the user wrote is theirs to mend.
-        if not marks.full or not caller_is_user(1) or not marks.here():
-            return original(*arguments, **settings)
-        start = marks.now()
-        result = original(*arguments, **settings)
-        marks.add("sync", start, [marks.place(1), label])
-        return result
-
-    return call
-
-
-def _hook_logging(marks: Marks, patches: Patches) -> None:
-    def logged(function: Function) -> Function:
-        # depth: place() <- detail() <- spanned's call <- the user
-        return spanned(marks, "logging", function, detail=lambda: marks.place(2))
-
-    patches.wrap(builtins, "print", logged)
-    patches.wrap(logging.Logger, "handle", logged)
-
-    def writer(module: ModuleType) -> None:
-        kind = module.SummaryWriter
-        for name in [name for name in vars(kind) if name.startswith("add_")] + ["flush"]:
-            patches.wrap(kind, name, logged)
-
-    patches.after_import("torch.utils.tensorboard.writer", writer)
-    patches.after_import("tensorboardX.writer", writer)
-    patches.after_import("tqdm.std", lambda module: patches.wrap(module.tqdm, "refresh", logged))
-    patches.after_import("wandb", lambda module: patches.wrap(module, "log", logged))
-    patches.after_import("mlflow", lambda module: patches.wrap(module, "log_metrics", logged))
-    patches.after_import("matplotlib.figure", lambda module: patches.wrap(module.Figure, "savefig", logged))

@@ -30,7 +30,6 @@ class Loaders:
         self._last = 0
         self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
         self._asked_number = 0
-        self._asked_has_queue = False
 
     def starts(self, loader: DataLoader[object], iterator: object) -> bool:
         """Note that a loader begins an epoch; True when it was never seen before."""
@@ -91,8 +90,7 @@ class Loaders:
         """A batch is asked for: number of the loader, and how many batches lie ready."""
         if self._asked() is not iterator:
             self._asked, self._asked_number = ref(iterator), self.number(iterator)
-            self._asked_has_queue = hasattr(iterator, "_data_queue")
-        return self._asked_number, self.ready(iterator) if self._asked_has_queue else None
+        return self._asked_number, self.ready(iterator)
 
     def ready(self, iterator: object) -> int | None:
         """Batches that lie ready; None where there are no workers."""
@@ -102,8 +100,8 @@ class Loaders:
         try:
             arrived = sum(len(entry) == 2 for entry in iterator._task_info.values())  # type: ignore[attr-defined]
             return arrived + queue.qsize()
-        except (NotImplementedError, AttributeError, RuntimeError):
-            return None  # macOS has no qsize
+        except (NotImplementedError, AttributeError, RuntimeError):  # macOS has no qsize
+            return None
 
     def length_of(self, number: int, batch: object) -> int:
         """Samples in a batch: the first dimension of its first tensor that has one."""
@@ -204,6 +202,6 @@ def _batch_size(loader: DataLoader[object]) -> int | None:
 
 def _length(sized: object) -> int | None:
     try:
-        return len(sized)  # type: ignore[arg-type]
+        return len(sized)  # type: ignore[arg-type]  # a stream has none, and says so in many ways
     except (TypeError, NotImplementedError, AttributeError, ValueError):
         return None

@@ -8,6 +8,7 @@ the training thread nest properly; whatever runs in another thread is not marked
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from threading import get_ident
@@ -80,6 +81,31 @@ class Marks:
         """Keep the first place that a kind of span was entered from."""
         if kind not in self.first_place:
             self.first_place[kind] = self.place(depth + 1)
+
+
+def spanned(
+    marks: Marks,
+    kind: str,
+    function: Callable[..., object],
+    *,
+    detail: Callable[[], Detail] | None = None,
+    always: bool = False,
+) -> Callable[..., object]:
+    """Wrap a function so that its outermost call is a span of `kind`; `always`: in the time of record too."""
+
+    @functools.wraps(function)
+    def call(*arguments: object, **settings: object) -> object:
+        if not (marks.full or always) or kind in marks.open or not marks.here():
+            return function(*arguments, **settings)
+        note = detail() if detail else None
+        marks.remember_place(kind, 1)
+        start = marks.enter(kind)
+        try:
+            return function(*arguments, **settings)
+        finally:
+            marks.leave(kind, start, note)
+
+    return call
 
 
 def seconds_per_mark() -> float:

@@ -60,10 +60,14 @@ def enter_forward(module: nn.Module, *_arguments: object) -> None:
     wanted = marks.full or not module.training or not torch.is_grad_enabled()
     if module.training and not torch.is_grad_enabled():
         _teachers.add(id(module))
-    known = _roots.get(id(module))
-    if known is None or known() is None:
-        _roots[id(module)] = ref(module)
+    _note(module)
     _stack.append((id(module), marks.enter("forward") if wanted else None))
+
+
+def _note(module: nn.Module) -> None:
+    known = _roots.get(id(module))
+    if known is None or known() is None:  # the number of a module that is gone may be given again
+        _roots[id(module)] = ref(module)
 
 
 def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: object) -> None:
@@ -114,7 +118,7 @@ class Roots:
         @functools.wraps(original)
         def eval(module: nn.Module) -> object:
             result = original(module)
-            if _marks is not None and not _marks.full:
+            if _marks is not None and not _marks.full and _marks.here():
                 self.listen(full=False)
             return result
 
@@ -139,7 +143,7 @@ class Roots:
         self.stop_discovering()
         if self.compiled:
             for module in _ancestors_of({id(parameter) for parameter in parameters}):
-                _roots.setdefault(id(module), ref(module))
+                _note(module)
         for module in self.modules():
             if module not in self._hooks:
                 self._hook(module)

@@ -16,8 +16,7 @@ from types import ModuleType
 
 import torch
 
-from hasten.measurement.inside.hooks import spanned
-from hasten.measurement.inside.marks import Marks
+from hasten.measurement.inside.marks import Marks, spanned
 from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]

@@ -183,8 +183,7 @@ class Session:
         if self.roots is not None:
             self.roots.settle(self.boundary.parameters())
         # Marked, for a short script ends within its warm-up, and that is all there will be of it.
-        self.marks.full = True
-        self.sampler.running(True)
+        self._mark(full=True)
 
     def _turn(self, now: float) -> None:
         """End the stretch and begin the program's next segment."""
@@ -203,13 +202,17 @@ class Session:
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
         self._turn_device(segment)
         segment.enter()
-        self.marks.full = segment.full
         self.marks.by_optimizer = self.boundary.key is not None
-        if self.roots is not None:
-            self.roots.listen(full=segment.full)
-        self.sampler.running(segment.full)
+        self._mark(full=segment.full)
         course.begin(segment, self.marks.now())
         self._status.reach("measuring", self._counts())
+
+    def _mark(self, *, full: bool) -> None:
+        """Mark every phase from now on, or what the time of record needs."""
+        self.marks.full = full
+        if self.roots is not None:
+            self.roots.listen(full=full)
+        self.sampler.running(full)
 
     def _turn_device(self, segment: Segment) -> None:
         """Once the script has a GPU, time it by events, and in the first marked segment watch for waits on it."""

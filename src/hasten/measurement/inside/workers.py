@@ -37,7 +37,7 @@ _serving: tuple[int | None, bool] = (None, False)
 
 
 def serve(loader: int | None, *, timed: bool) -> None:
-    """Tell which loader the main process fetches for now, and whether to time it."""
+    """Tell which loader the main process fetches for, and whether to time it."""
     global _serving
     _serving = (loader, timed)
 

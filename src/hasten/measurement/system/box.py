@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from hasten.measurement.system.cgroup import (
+from hasten.cgroup import (
     CgroupMemory,
     find_cgroup,
     parse_counters,

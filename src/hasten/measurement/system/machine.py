@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from hasten.measurement.system.cgroup import find_cgroup, read_memory, read_quota
+from hasten.cgroup import find_cgroup, read_memory, read_quota
 from hasten.measurement.system.nvml import Nvml
 from hasten.records import Machine
 

@@ -1,0 +1,98 @@
+"""Mark what a step reads back, copies to a device and logs: in marked stretches only.
+
+In: calls of torch, of print, of loggers and of trackers. Out: spans in the marks, each with the user's line. Refuses
+to know what a step is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from hasten.measurement.inside.frames import caller_is_user
+from hasten.measurement.inside.marks import Marks, spanned
+from hasten.measurement.inside.patches import Patches
+
+Function = Callable[..., object]
+
+SYNC_POINTS = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "cpu": ".cpu()",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__bool__": "bool(tensor)",
+    "__repr__": "printing a tensor",
+    "__format__": "formatting a tensor",
+}
+
+
+def install(marks: Marks, patches: Patches) -> None:
+    """Put every hook on."""
+    # Asking whether CUDA is available would initialise it before the script does.
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        _hook_copies(marks, patches)
+    for name, label in SYNC_POINTS.items():
+        patches.wrap(torch.Tensor, name, functools.partial(_sync, marks, label))
+    _hook_logging(marks, patches)
+
+
+def _hook_copies(marks: Marks, patches: Patches) -> None:
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def move(self: torch.Tensor, *arguments: object, **settings: object) -> object:
+            if not marks.full or self.is_cuda or not marks.here():
+                return original(self, *arguments, **settings)
+            start = marks.now()
+            result = original(self, *arguments, **settings)
+            if isinstance(result, torch.Tensor) and result.is_cuda:
+                waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
+                size = self.numel() * self.element_size()
+                marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
+            return result
+
+        return move
+
+    patches.wrap(torch.Tensor, "to", make)
+    patches.wrap(torch.Tensor, "cuda", make)
+
+
+def _sync(marks: Marks, label: str, original: Function) -> Function:
+    @functools.wraps(original)
+    def call(*arguments: object, **settings: object) -> object:
+        # Optimizers and frameworks read scalars of their own; only what the user wrote is theirs to mend.
+        if not marks.full or not caller_is_user(1) or not marks.here():
+            return original(*arguments, **settings)
+        start = marks.now()
+        result = original(*arguments, **settings)
+        marks.add("sync", start, [marks.place(1), label])
+        return result
+
+    return call
+
+
+def _hook_logging(marks: Marks, patches: Patches) -> None:
+    def logged(function: Function) -> Function:
+        # depth: place() <- detail() <- spanned's call <- the user
+        return spanned(marks, "logging", function, detail=lambda: marks.place(2))
+
+    patches.wrap(builtins, "print", logged)
+    patches.wrap(logging.Logger, "handle", logged)
+
+    def writer(module: ModuleType) -> None:
+        kind = module.SummaryWriter
+        for name in [name for name in vars(kind) if name.startswith("add_")] + ["flush"]:
+            patches.wrap(kind, name, logged)
+
+    patches.after_import("torch.utils.tensorboard.writer", writer)
+    patches.after_import("tensorboardX.writer", writer)
+    patches.after_import("tqdm.std", lambda module: patches.wrap(module.tqdm, "refresh", logged))
+    patches.after_import("wandb", lambda module: patches.wrap(module, "log", logged))
+    patches.after_import("mlflow", lambda module: patches.wrap(module, "log_metrics", logged))
+    patches.after_import("matplotlib.figure", lambda module: patches.wrap(module.Figure, "savefig", logged))
