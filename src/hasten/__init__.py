@@ -1,3 +1,21 @@
 """hasten makes PyTorch training faster and proves it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hasten.loading.loader import Loader
+
+__all__ = ["Loader", "__version__"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    # Not before it is asked for: the command line does without torch.
+    if name == "Loader":
+        from hasten.loading.loader import Loader
+
+        return Loader
+    raise AttributeError(f"module 'hasten' has no attribute {name!r}")

@@ -34,3 +34,27 @@ class DataError(HastenError, ValueError):
 
 class DirectoryError(HastenError, OSError):
     """A directory that hasten has to write to cannot be written."""
+
+
+class WorkerDiedError(HastenError, RuntimeError):
+    """A worker process of a Loader ended before its work was done."""
+
+
+class StateError(HastenError, ValueError):
+    """A Loader cannot go on from this state: it is of another loader, or torn."""
+
+
+class SampleRateError(HastenError, RuntimeError):
+    """More samples could not be made than a Loader may replace."""
+
+
+class CropError(HastenError, ValueError):
+    """An image is smaller than the crop that is to be taken from it."""
+
+
+class ImageModeError(HastenError, ValueError):
+    """An image has a mode that only Pillow can hold."""
+
+
+class BudgetError(HastenError, ValueError):
+    """A cache's budget cannot be understood."""

@@ -1,0 +1,1 @@
+"""From the order of samples to a batch on the device."""

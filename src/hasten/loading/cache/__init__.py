@@ -1,0 +1,1 @@
+"""What is the same in every epoch, from the nearest place that has it."""

@@ -1,0 +1,1 @@
+"""Where a dataset's deterministic part ends and its random part begins."""

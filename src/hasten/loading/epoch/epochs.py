@@ -1,0 +1,89 @@
+"""The beginning of an epoch: in the sampler's order, or where an earlier one left off.
+
+In: a loader. Out: the keys of one batch after another, and the position in the epoch. Refuses to know what is made of
+the keys. It is one of torch's loader iterators, so whatever watches those watches this one too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+
+from hasten.loading.crew.generators import kept
+from hasten.loading.crew.randomness import mix
+from hasten.loading.epoch.resume import Position, read_generators, write_generators
+from hasten.loading.settings import Settings
+
+
+class Epochs(_BaseDataLoaderIter):
+    """An iterator over a Loader's batches, epoch after epoch where its workers stay."""
+
+    def __init__(self, loader: DataLoader[Any], settings: Settings) -> None:
+        self._settings = settings
+        self._own = generators_of(loader)
+        resumed = settings.record.take_resumed()
+        if resumed is None:
+            generators = read_generators(self._own)
+            super().__init__(loader)  # draws a seed, as torch's own iterators do
+            self._begin(Position(loader.batch_size, self._base_seed, 0, True, generators))
+        else:
+            with kept():
+                super().__init__(loader)
+            self._resume(resumed, loader)
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin another epoch with the workers that are there."""
+        resumed = self._settings.record.take_resumed()
+        if resumed is None:
+            generators = read_generators(self._own)
+            super()._reset(loader, first_iter)
+            self._begin(Position(loader.batch_size, self._base_seed, self._position.epoch + 1, False, generators))
+        else:
+            self._resume(resumed, loader)
+
+    def _begin(self, position: Position) -> None:
+        self._position = self._settings.record.position = position
+        self._keys = self._order()
+        self._seed = mix(position.base_seed, position.epoch)
+
+    def _resume(self, position: Position, loader: DataLoader[Any]) -> None:
+        """The global generators are left as they are found: by now they belong to the training loop."""
+        self._base_seed = position.base_seed
+        with kept():
+            write_generators(position.generators, self._own)
+            if position.has_drawn_seed:
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            self._begin(position)
+            self._skip(position.batches)
+        self._num_yielded = position.batches
+
+    def __next__(self) -> Any:
+        try:
+            batch = super().__next__()
+        except StopIteration:
+            if self._settings.record.position is self._position:
+                self._settings.record.position = None
+            raise
+        self._position.batches = self._num_yielded
+        return batch
+
+    def _skip(self, batches: int) -> None:
+        # The first key beyond is taken as well: a sampler may draw its whole order when it is first asked.
+        first = list(itertools.islice(self._keys, batches, batches + 1))
+        self._keys = itertools.chain(first, self._keys)
+
+    def _order(self) -> Iterator[Any]:
+        """The keys of one batch after another."""
+        raise NotImplementedError
+
+
+def generators_of(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
+    """The generators that a loader's order is drawn from, beside the global ones."""
+    owners = {"loader": loader, "sampler": loader.sampler, "inner": getattr(loader.batch_sampler, "sampler", None)}
+    found = {name: getattr(owner, "generator", None) for name, owner in owners.items()}
+    return {name: generator for name, generator in found.items() if isinstance(generator, torch.Generator)}

@@ -1,0 +1,291 @@
+"""One epoch after another of batches, in their order.
+
+In: the sampler's indices, a crew, slots. Out: batches. Refuses to know how samples are made and what becomes of the
+batches. It is one of torch's loader iterators, so whatever watches those watches this one too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
+
+from hasten.errors import WorkerDiedError
+from hasten.loading.crew.processes import CrewError, Death
+from hasten.loading.crew.tickets import Answer, Ticket
+from hasten.loading.epoch.drafts import Draft
+from hasten.loading.epoch.epochs import Epochs
+from hasten.loading.epoch.handout import hand_out, put
+from hasten.loading.epoch.order import Repeats
+from hasten.loading.epoch.staffing import Look, Staff, corrected, usable_cores
+from hasten.loading.epoch.transfer import Crossing, transfer_to
+from hasten.loading.failures import describe_exit, name_sample
+from hasten.loading.hiring import House, hire, makes_rows
+from hasten.loading.memory.nest import Nest
+from hasten.loading.memory.slots import Slot
+from hasten.loading.settings import Settings
+
+TICKET_SECONDS = 4e-3  # of work: less, and messages cost more than samples; more, and batch-mates wait
+
+
+class Feed(Epochs):
+    """An iterator over a Loader's batches."""
+
+    def __init__(self, loader: DataLoader[Any], settings: Settings, house: House) -> None:
+        self._repeats = Repeats(loader.sampler)
+        super().__init__(loader, settings)
+        self._slots = house.slots
+        self._kit, self._crew = hire(loader, settings, house, self._base_seed)
+        self._tally = settings.record.tally
+        self._replace = settings.on_error == "replace"
+        self._most_replaced = settings.max_error_rate
+        self._staff = Staff(loader.num_workers, loader.prefetch_factor or 1)
+        self._look = Look.now(self._tally, time.perf_counter())
+        self._in_order = loader.in_order or not self._crew.num_workers
+        self._in_rows = makes_rows(loader)
+        self._drafts: dict[int, Draft] = {}  # in their order
+        self._dropped: dict[int, Draft] = {}  # nobody wants them, but workers still write to their slots
+        self._unsent: deque[Ticket] = deque()
+        self._next_number = 0
+        self._is_over = False
+        self._house = house
+        self._nest: Nest | None = None
+        self._nest_slot: Slot | None = None
+        if house.nest is not None:
+            self._know(house.nest)
+        self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
+        self._transfer = transfer_to(settings.device)
+        self._crossing: Crossing | None = None
+        self._chunk = 1
+        self._wanted = 0  # bytes of the largest batch that was collated as a whole
+
+    # An epoch
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin another epoch with the workers that are there."""
+        self._drop_all()
+        self._repeats = Repeats(loader.sampler)
+        super()._reset(loader, first_iter)
+        self._is_over = False
+
+    def _skip(self, batches: int) -> None:
+        for keys in itertools.islice(self._keys, batches):
+            self._repeats.count(self._indices(keys))
+        super()._skip(0)
+
+    def _indices(self, keys: Any) -> list[Any]:
+        return list(keys) if self._auto_collation else [keys]
+
+    def _order(self) -> Iterator[Any]:
+        sampler: Any = self._index_sampler
+        return iter(sampler)
+
+    def _next_data(self) -> Any:
+        if self._transfer is None:
+            return self._next_batch()
+        crossing = self._crossing or self._transfer.send(self._next_batch())
+        self._fill()
+        draft = self._ripe()
+        # One that is ready begins to cross while this one trains.
+        ready = draft is not None and draft.error is None
+        self._crossing = self._transfer.send(self._next_batch()) if ready else None
+        return self._transfer.receive(crossing)
+
+    def _next_batch(self) -> Any:
+        """The next batch, in the host's memory."""
+        began = time.perf_counter()
+        self._fill()
+        ready = self._num_ready()
+        while (draft := self._ripe()) is None:
+            if not self._drafts:
+                self._end_epoch()
+                raise StopIteration
+            self._listen()
+            self._fill()
+        del self._drafts[draft.number]
+        if self._crew.num_workers:
+            self._fill()  # before anything else, for workers may be waiting
+        waited = time.perf_counter() - began
+        if draft.error is not None:
+            self._drop(draft)
+            _raise(draft.error)
+        batch = hand_out(draft, self._nest, self._slots, self._collate_fn)
+        self._tally.handed(len(draft.indices), waited=waited, ready=ready)
+        self._look_around()
+        # What lies in a pinned slot is left as it is.
+        return torch_pin(batch, self._pin_memory_device) if self._pin_memory else batch
+
+    def _look_around(self) -> None:
+        """Now and then: is memory short, and are the workers too few, too many, or too uneven."""
+        seen = self._look.since(self._tally, time.perf_counter())
+        if seen is None:
+            return
+        self._look = Look.now(self._tally, time.perf_counter())
+        if self._kit.cache is not None:
+            self._kit.cache.relieve()
+        if not self._settings.staffs_itself:
+            return
+        self._staff = corrected(self._staff, seen, cores=usable_cores())
+        self._crew.resize(self._staff.num_workers)
+
+    def _end_epoch(self) -> None:
+        if not self._persistent_workers:
+            self._crew.close()
+
+    def _ripe(self) -> Draft | None:
+        for draft in self._drafts.values():
+            if not draft.num_open or draft.error is not None:
+                return draft
+            if self._in_order:
+                return None
+        return None
+
+    def _num_ready(self) -> int:
+        return sum(not draft.num_open for draft in self._drafts.values())
+
+    # What is asked for
+
+    def _fill(self) -> None:
+        """Ask for batches until enough are on their way."""
+        while True:
+            while self._unsent:
+                if not self._crew.send(self._unsent[0]):
+                    return
+                self._unsent.popleft()
+            if (
+                self._learning is not None
+                or self._is_over
+                or len(self._drafts) >= self._staff.factor * max(1, self._staff.num_workers)
+            ):
+                return
+            try:
+                keys = next(self._keys)
+            except StopIteration:
+                self._is_over = True
+                return
+            self._open(keys)
+
+    def _open(self, keys: Any) -> None:
+        indices = self._indices(keys)
+        draft = Draft(self._next_number, indices, self._seed, self._repeats.count(indices))
+        self._next_number += 1
+        self._drafts[draft.number] = draft
+        if not self._in_rows or not indices:
+            self._ask_whole(draft)
+        elif self._nest is None:
+            self._learning = draft
+            self._unsent.append(draft.first())
+        else:
+            self._ask_rows(draft, self._nest)
+
+    def _ask_whole(self, draft: Draft) -> None:
+        draft.slot = self._slots.take(self._wanted) if self._wanted else None
+        self._unsent.append(draft.whole())
+
+    def _ask_rows(self, draft: Draft, nest: Nest, *, start: int = 0) -> None:
+        assert self._nest_slot is not None
+        draft.slot = self._slots.take(nest.num_bytes(len(draft.indices)))
+        self._unsent.extend(draft.rows(self._chunk, self._nest_slot.place, start=start))
+
+    # What comes
+
+    def _listen(self) -> None:
+        timeout = self._timeout or None
+        try:
+            answers = self._crew.receive(timeout)
+        except CrewError as error:
+            raise WorkerDiedError(self._tell(error.deaths)) from None
+        if not answers:
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
+        for answer in answers:
+            self._tally.made(answer)
+            if answer.batch in self._drafts:
+                self._take(answer, self._drafts[answer.batch])
+            else:
+                self._dropped[answer.batch].num_open -= answer.count
+                self._drop(self._dropped[answer.batch])
+
+    def _tell(self, deaths: list[Death]) -> str:
+        told: list[str] = []
+        for death in deaths:
+            draft = self._drafts.get(death.batch) or self._dropped.get(death.batch)
+            at = f" while making {name_sample(self._dataset, draft.indices[death.row])}" if draft else ""
+            told.append(f"worker {death.number} {describe_exit(death.exit_code)}{at}")
+        pids = ", ".join(str(death.pid) for death in deaths)
+        return f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {'; '.join(told)}"
+
+    def _take(self, answer: Answer, draft: Draft) -> None:
+        if draft is self._learning:
+            self._learn(answer, draft)
+            return
+        nest = self._nest_slot.place if self._nest_slot else None
+        self._unsent.extend(draft.take(answer, nest=nest, replace=self._replace))
+        self._wanted = max(self._wanted, answer.wanted + answer.wanted // 4)
+        if answer.error is None and answer.count:
+            seconds = answer.prepare_seconds + answer.complete_seconds + answer.collate_seconds
+            chunk = TICKET_SECONDS * answer.count / max(seconds, 1e-6)
+            self._chunk = max(1, round(0.8 * self._chunk + 0.2 * min(chunk, 1e4)))
+        if answer.strays:
+            self._house.nest = None  # the next epoch looks anew
+        if draft.replaced and not draft.num_open:
+            self._tally.replaced(draft, most=self._most_replaced)
+
+    def _learn(self, answer: Answer, draft: Draft) -> None:
+        """From the first sample: whether there are rows, and what they are like."""
+        self._learning = None
+        draft.num_open = 0
+        nest = answer.nest
+        if nest is None or not self._know(nest):
+            self._in_rows = answer.error is not None  # a sample that failed shows nothing; it fails once more
+            self._ask_whole(draft)
+            return
+        self._ask_rows(draft, nest, start=1)
+        [(row, sample)] = answer.strays
+        if draft.slot is None:
+            draft.strays[row] = sample
+        else:
+            draft.objects[row] = put(sample, row, draft, nest)
+
+    def _know(self, nest: Nest) -> bool:
+        """Tell the workers what samples are like; False where there is no room for a word."""
+        self._nest_slot = self._slots.write_down(pickle.dumps(nest))
+        if self._nest_slot is not None:
+            self._nest = self._house.nest = nest
+        return self._nest_slot is not None
+
+    # What nobody wants any more
+
+    def _drop_all(self) -> None:
+        self._learning = None
+        self._crossing = None
+        known = self._drafts | self._dropped
+        for ticket in [*self._unsent, *self._crew.recall()]:
+            known[ticket.batch].num_open -= len(ticket.indices)
+        self._unsent.clear()
+        for draft in list(self._drafts.values()):
+            del self._drafts[draft.number]
+            self._drop(draft)
+
+    def _drop(self, draft: Draft) -> None:
+        """Let go of a batch; its slot is free when no worker writes to it any more."""
+        if draft.num_open:
+            self._dropped[draft.number] = draft
+        else:
+            self._dropped.pop(draft.number, None)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_crew"):
+            self._crew.close()  # before the slots that it writes to are anybody else's
+
+
+def _raise(error: BaseException) -> NoReturn:
+    if isinstance(error, ExceptionWrapper):
+        error.reraise()
+    raise error

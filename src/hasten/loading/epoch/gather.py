@@ -1,0 +1,159 @@
+"""Data that is in memory already: whole batches are gathered at once, and no sample is ever made.
+
+In: a dataset that only indexes tensors or arrays. Out: batches, equal to what default_collate makes of its samples.
+Refuses to guess: a dataset is taken only when its code says that indexing is all it does, and when a batch that was
+gathered equals one that was collated.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
+
+from hasten.loading.crew.generators import kept
+
+NUM_CHECKED = 5  # samples that are collated by torch, to compare
+
+
+@dataclass
+class Columns:
+    """The tensors that a dataset indexes, and how its samples are nested."""
+
+    tensors: list[torch.Tensor]
+    nest: Callable[[list[torch.Tensor]], Any]
+    rows: torch.Tensor | None = None
+    """Which rows of the tensors the indices stand for; None: those of the same number."""
+
+    def __len__(self) -> int:
+        return len(self.tensors[0]) if self.rows is None else len(self.rows)
+
+    def gather(self, indices: torch.Tensor, out: Sequence[torch.Tensor] | None = None) -> Any:
+        """The batch of `indices`, an int64 vector; in the tensors of `out` where they are given."""
+        if self.rows is not None:
+            indices = self.rows[indices]
+        if out is None:
+            return self.nest([tensor.index_select(0, indices) for tensor in self.tensors])
+        return self.nest([torch.index_select(tensor, 0, indices, out=to) for tensor, to in zip(self.tensors, out)])
+
+
+class _Dict:
+    """Nests tensors under keys."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self._keys = tuple(keys)
+
+    def __call__(self, tensors: list[torch.Tensor]) -> dict[Any, torch.Tensor]:
+        return dict(zip(self._keys, tensors))
+
+
+def _the_only_one(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return tensors[0]
+
+
+def columns_of(dataset: object) -> Columns | None:
+    """The columns of a dataset that does nothing but index them; None in doubt."""
+    found = _columns_of(dataset)
+    if found is None or not len(found):
+        return None
+    count = min(NUM_CHECKED, len(found))
+    indices = torch.linspace(0, len(found) - 1, count).long()
+    try:
+        with kept():
+            collated = default_collate([dataset[index] for index in indices.tolist()])  # type: ignore[index]
+            return found if equal(found.gather(indices), collated) else None
+    except Exception:  # whatever the dataset raises is raised again in its place
+        return None
+
+
+def _columns_of(dataset: Any) -> Columns | None:
+    kind = type(dataset)
+    if kind is Subset:
+        inner = _columns_of(dataset.dataset)
+        if inner is None:
+            return None
+        try:
+            rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        except (TypeError, ValueError):
+            return None
+        return Columns(inner.tensors, inner.nest, rows if inner.rows is None else inner.rows[rows])
+    if kind is TensorDataset:
+        return _of(list(dataset.tensors), list)
+    if kind is StackDataset:
+        parts = dataset.datasets
+        return _of(list(parts.values()), _Dict(parts)) if isinstance(parts, dict) else _of(list(parts), list)
+    return _of_code(dataset)
+
+
+def _of(arrays: Sequence[Any], nest: Callable[[list[torch.Tensor]], Any]) -> Columns | None:
+    tensors: list[torch.Tensor] = []
+    for array in arrays:
+        if type(array) is np.ndarray and array.dtype.kind in "biuf" and array.flags.writeable:
+            array = torch.from_numpy(array)
+        if type(array) is not torch.Tensor or array.device.type != "cpu" or not array.dim() or array.requires_grad:
+            return None
+        tensors.append(array)
+    if not tensors or any(len(tensor) != len(tensors[0]) for tensor in tensors):
+        return None
+    return Columns(tensors, nest)
+
+
+def _of_code(dataset: Any) -> Columns | None:
+    """A class of the user's own whose `__getitem__` is one `return` of `self.name[index]` or a tuple or dict of them."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(dataset).__getitem__)))
+    except (OSError, TypeError, SyntaxError, AttributeError):
+        return None
+    function = tree.body[0]
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list or len(function.args.args) != 2:
+        return None
+    owner, index = (argument.arg for argument in function.args.args)
+    body = [
+        line for line in function.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+    ]
+    if len(body) != 1 or not isinstance(body[0], ast.Return):
+        return None
+    value = body[0].value
+    nest: Callable[[list[torch.Tensor]], Any]
+    if isinstance(value, ast.Tuple):
+        names = [_indexed(part, owner, index) for part in value.elts]
+        nest = list
+    elif isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) for key in value.keys):
+        names = [_indexed(part, owner, index) for part in value.values]
+        nest = _Dict(key.value for key in value.keys if isinstance(key, ast.Constant))
+    else:
+        names, nest = [_indexed(value, owner, index)], _the_only_one
+    # An attribute of the class may be a property, which does something.
+    held = [None if name is None or hasattr(type(dataset), name) else vars(dataset).get(name) for name in names]
+    return None if any(array is None for array in held) else _of(held, nest)
+
+
+def _indexed(node: ast.expr | None, owner: str, index: str) -> str | None:
+    """The name of the attribute in `self.name[index]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name) or node.slice.id != index:
+        return None
+    held = node.value
+    if isinstance(held, ast.Attribute) and isinstance(held.value, ast.Name) and held.value.id == owner:
+        return held.attr
+    return None
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two batches are the same, type for type and bit for bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return same and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other))
+    return bool(one == other)

@@ -1,0 +1,59 @@
+"""A batch whose samples have all come becomes what the training loop is given.
+
+In: a draft, its slot, its nest. Out: the batch, whose tensors are views of the slot wherever that may be lent. Refuses
+to know the crew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hasten.loading.epoch.drafts import Draft
+from hasten.loading.memory.nest import Nest, finished
+from hasten.loading.memory.packing import unpack
+from hasten.loading.memory.slots import Memory, Slot, Slots
+
+
+def put(sample: Any, row: int, draft: Draft, nest: Nest) -> list[object]:
+    """Write a sample into its row here, in the training process; return what has no row."""
+    assert draft.slot is not None
+    targets = nest.targets(nest.arrays(draft.slot.memory, len(draft.indices)))
+    return [kept for objects in nest.write([sample], targets, row) for kept in objects]
+
+
+def hand_out(draft: Draft, nest: Nest | None, slots: Slots, collate: Callable[[Any], Any]) -> Any:
+    """The batch. It keeps its slot for as long as anything refers to it."""
+    if not draft.indices:
+        return collate([])
+    if draft.is_whole:
+        return _whole(draft, slots)
+    assert nest is not None
+    if draft.strays or draft.slot is None:
+        return collate(_samples(draft, nest))
+    arrays = nest.arrays(_memory(draft.slot, slots), len(draft.indices))
+    objects = [draft.objects[row] for row in range(len(draft.indices))] if nest.num_objects else []
+    return nest.batch(arrays, objects)
+
+
+def _whole(draft: Draft, slots: Slots) -> Any:
+    if draft.in_slot and draft.slot is not None:
+        return unpack(draft.value, _memory(draft.slot, slots).data).value
+    return draft.value if draft.memory is None else unpack(draft.value, memoryview(draft.memory)).value
+
+
+def _memory(slot: Slot, slots: Slots) -> Memory:
+    """The slot's own memory, or a copy where the batches to come need the slot."""
+    return slot.memory if slots.has_room(slot.place.size) else slot.memory.copy()
+
+
+def _samples(draft: Draft, nest: Nest) -> list[Any]:
+    """The samples one by one, where not all of them found a row."""
+    length = len(draft.indices)
+    if draft.slot is None:
+        return [finished(draft.strays[row]) for row in range(length)]
+    arrays = nest.arrays(draft.slot.memory, length)
+    return [
+        finished(draft.strays[row]) if row in draft.strays else nest.read(arrays, row, draft.objects.get(row, []))
+        for row in range(length)
+    ]

@@ -1,0 +1,102 @@
+"""The next batch crosses to the device while this one trains.
+
+In: batches in the host's memory. Out: the same on a device. Refuses to know where they come from.
+
+A copy is asynchronous only from pinned memory, and is still under way when the call returns. So three lifetimes are
+kept here: the host's batch, whose slot may be reused, lives until its copy's event is over; what the device's
+allocator lent to the copying stream is marked as used by the stream that consumes it (`record_stream`); and the
+consumer's stream waits for the event, not the host.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hasten.loading.images.scaling import scale_batch
+from hasten.loading.memory.nest import LateImages, map_tensors
+
+
+@dataclass
+class Crossing:
+    """A batch on its way."""
+
+    batch: Any
+    event: torch.cuda.Event | None
+    """Over when the copy is; None where it was over at once."""
+
+
+def transfer_to(device: torch.device | None) -> Transfer | Direct | None:
+    """What brings batches to a device; None for those that stay."""
+    if device is None:
+        return None
+    return Transfer(device) if device.type == "cuda" else Direct(device)
+
+
+class Direct:
+    """Copies batches to a device that has no streams, at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def send(self, batch: Any) -> Crossing:
+        """Copy a batch, and make floats of its images there."""
+        return Crossing(map_tensors(batch, lambda value: _copied(value, self.device)), None)
+
+    def receive(self, crossing: Crossing) -> Any:
+        """The batch."""
+        return crossing.batch
+
+
+class Transfer:
+    """Copies batches to a CUDA device on a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+        self._leaving: deque[tuple[Any, torch.cuda.Event]] = deque()
+
+    def send(self, batch: Any) -> Crossing:
+        """Begin to copy a batch, and make floats of its images there."""
+        event = torch.cuda.Event()
+        with torch.cuda.stream(self._stream):
+            sent = map_tensors(batch, lambda value: _copied(value, self.device))
+            event.record(self._stream)
+        self._leaving.append((batch, event))
+        return Crossing(sent, event)
+
+    def receive(self, crossing: Crossing) -> Any:
+        """The batch, for use on the current stream."""
+        consumer = torch.cuda.current_stream(self.device)
+        if crossing.event is not None:
+            consumer.wait_event(crossing.event)
+        map_tensors(crossing.batch, lambda tensor: tensor.record_stream(consumer))
+        while self._leaving and self._leaving[0][1].query():
+            self._leaving.popleft()
+        return crossing.batch
+
+
+def _copied(value: Any, device: torch.device) -> torch.Tensor:
+    if isinstance(value, LateImages):
+        return scale_batch(value.pixels.to(device, non_blocking=True), value.scaling)
+    return value.to(device, non_blocking=True)
+
+
+def pin(address: int, size: int) -> Callable[[], object] | None:
+    """Lock memory into RAM, for the device to copy from; what undoes it. None where that cannot be done."""
+    runtime: Any = torch.cuda.cudart()
+    if int(runtime.cudaHostRegister(address, size, 0)) != 0:
+        return None
+    return functools.partial(runtime.cudaHostUnregister, address)
+
+
+def consumed() -> Callable[[], bool]:
+    """Whether what has been asked of the current stream so far is done: copies from pinned memory among it."""
+    event = torch.cuda.Event()
+    event.record()
+    return event.query

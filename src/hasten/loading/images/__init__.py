@@ -1,0 +1,1 @@
+"""From an image file to pixels in a batch, as torchvision's transforms have it."""

@@ -1,0 +1,1 @@
+"""Where batches lie, and how samples and values become bytes there."""

@@ -1,0 +1,347 @@
+"""What a sample is made of, and how samples become a batch without a second copy.
+
+In: samples of any nest. Out: the same nest, whose arrays are as long as the batch and lie in memory that is given.
+Refuses to know workers and slots.
+
+A leaf of fixed shape (tensor, array, number) takes a row of an array; whatever else a leaf is (a string, bytes)
+stays an object, and the batch holds a list of them. The batch is what `torch.utils.data.default_collate` makes of
+the same samples, type for type; where that raises, a dataclass is a nest too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from hasten.loading.images.scaling import scale
+from hasten.loading.recipe import ScaledImage, Scaling
+
+ALIGNMENT = 64  # bytes: a cache line
+
+Target = torch.Tensor | np.ndarray[Any, Any]
+
+_IN_NUMPY = frozenset(
+    getattr(torch, name)
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
+)
+
+
+class MisfitError(Exception):
+    """A sample is not made like the one that the nest was read from."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One array of a batch: the dtype of its tensor, and the shape of a sample's row."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    numpy_dtype: np.dtype[Any] | None = None
+    """Of the samples, where they are NumPy's."""
+    scaling: Scaling | None = None
+    """Set where the rows hold uint8 images that become floats once the batch is on its device."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class LateImages:
+    """Images of a batch that become floats on the device."""
+
+    pixels: torch.Tensor
+    """uint8, (N, C, H, W)."""
+    scaling: Scaling
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a nest: a leaf, or a container of parts."""
+
+    kind: str  # "tensor" "array" "number" "image" "object", or "mapping" "sequence" "named" "data"
+    type: type
+    number: int = -1  # of the leaf among the rows, or among the objects
+    keys: tuple[Any, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+
+class Nest:
+    """How the samples of a dataset are made, read from one of them.
+
+    Picklable, so that workers can be told. Raises MisfitError for a sample that cannot have rows. With `late_floats`
+    images stay uint8 in their rows, to become floats on the device.
+    """
+
+    def __init__(self, sample: object, *, late_floats: bool = False) -> None:
+        self._late_floats = late_floats
+        self.rows: list[Rows] = []
+        self.num_objects = 0
+        self._beyond_torch = False
+        self.root = self._read(sample)
+
+    def _read(self, value: Any) -> Part:
+        kind: type = type(value)
+        if isinstance(value, torch.Tensor):
+            if not _is_plain(value):
+                raise MisfitError(f"a {kind.__name__} on {value.device} has no rows")
+            return self._leaf("tensor", kind, Rows(value.dtype, tuple(value.shape)))
+        if isinstance(value, ScaledImage):
+            dtype = torch.uint8 if self._late_floats else value.scaling.dtype
+            late = value.scaling if self._late_floats else None
+            return self._leaf("image", kind, Rows(dtype, tuple(value.pixels.shape), None, late))
+        if isinstance(value, np.ndarray):
+            return self._leaf("array", kind, Rows(_dtype(value), value.shape, value.dtype))
+        if isinstance(value, np.generic) and not isinstance(value, (np.str_, np.bytes_)):
+            return self._leaf("number", kind, Rows(_dtype(value), ()))
+        for number, dtype in ((bool, torch.bool), (int, torch.int64), (float, torch.float64)):
+            if isinstance(value, number):
+                return self._leaf("number", kind, Rows(dtype, ()))
+        if isinstance(value, (str, bytes)):
+            self.num_objects += 1
+            return Part("object", kind, self.num_objects - 1)
+        if kind is dict:
+            return Part("mapping", kind, keys=tuple(value), parts=tuple(self._read(v) for v in value.values()))
+        if kind in (tuple, list):
+            return Part("sequence", kind, parts=tuple(self._read(v) for v in value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return Part("named", kind, parts=tuple(self._read(v) for v in value))
+        if dataclasses.is_dataclass(value):
+            self._beyond_torch = True
+            keys = tuple(field.name for field in dataclasses.fields(value))
+            return Part("data", kind, keys=keys, parts=tuple(self._read(getattr(value, key)) for key in keys))
+        raise MisfitError(f"a {kind.__name__} has no rows")
+
+    def _leaf(self, kind: str, of: type, rows: Rows) -> Part:
+        self.rows.append(rows)
+        return Part(kind, of, len(self.rows) - 1)
+
+    def num_bytes(self, length: int) -> int:
+        """Bytes of a batch of `length` samples."""
+        return sum(_aligned(rows.row_bytes * length) for rows in self.rows)
+
+    def arrays(self, memory: Any, length: int) -> list[torch.Tensor]:
+        """The arrays of a batch of `length` samples, each (length, *shape): views of `memory`, which they keep alive."""
+        found: list[torch.Tensor] = []
+        offset = 0
+        for rows in self.rows:
+            size = rows.row_bytes * length
+            if size:
+                count = size // rows.dtype.itemsize
+                flat = torch.frombuffer(memory, dtype=rows.dtype, count=count, offset=offset)
+            else:
+                flat = torch.empty(0, dtype=rows.dtype)
+            found.append(flat.view(length, *rows.shape))
+            offset += _aligned(size)
+        return found
+
+    def targets(self, arrays: Sequence[torch.Tensor]) -> list[Target]:
+        """What `write` writes to: the same arrays as NumPy sees them, where it can."""
+        return [array.numpy() if array.dtype in _IN_NUMPY else array for array in arrays]
+
+    def write(self, samples: Sequence[Any], targets: Sequence[Target], start: int) -> list[list[object]]:
+        """Put samples into the rows from `start` on; return what of each has none.
+
+        Raises MisfitError, and leaves rows half-written, when one of them is made otherwise.
+        """
+        objects: list[list[object]] = [[] for _ in samples] if self.num_objects else []
+        try:
+            self._write(self.root, samples, targets, slice(start, start + len(samples)), objects)
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # NumPy's and torch's words for it
+            raise MisfitError(str(error)) from error
+        return objects
+
+    def _write(
+        self, part: Part, values: Sequence[Any], targets: Sequence[Target], rows: slice, objects: list[list[object]]
+    ) -> None:
+        if set(map(type, values)) != {part.type}:
+            raise MisfitError(f"not every value is a {part.type.__name__}")
+        if part.kind == "object":
+            for kept, value in zip(objects, values):
+                kept.append(value)
+        elif part.kind in _COLUMN_WRITERS:
+            _COLUMN_WRITERS[part.kind](self.rows[part.number], values, targets[part.number], rows)
+        else:
+            for inner, column in zip(part.parts, _columns(part, values)):
+                self._write(inner, column, targets, rows, objects)
+
+    def batch(self, arrays: Sequence[torch.Tensor], objects: Sequence[Sequence[object]]) -> Any:
+        """The batch of these arrays and of each sample's objects, nested as default_collate does it."""
+        return self._batch(self.root, arrays, objects)
+
+    def _batch(self, part: Part, arrays: Sequence[torch.Tensor], objects: Sequence[Sequence[object]]) -> Any:
+        if part.kind in _COLUMN_WRITERS:
+            scaling = self.rows[part.number].scaling
+            return arrays[part.number] if scaling is None else LateImages(arrays[part.number], scaling)
+        if part.kind == "object":
+            return [of_sample[part.number] for of_sample in objects]
+        parts = [self._batch(inner, arrays, objects) for inner in part.parts]
+        return _made(part, parts)  # a list of a tuple, too, as default_collate does it
+
+    def read(self, arrays: Sequence[torch.Tensor], row: int, objects: Sequence[object]) -> Any:
+        """The sample of a row once more, as it was before it was written there; images as floats."""
+        return self._sample(self.root, [array[row] for array in arrays], objects)
+
+    def _sample(self, part: Part, rows: Sequence[torch.Tensor], objects: Sequence[object]) -> Any:
+        if part.kind in ("tensor", "image"):
+            return rows[part.number].clone()
+        if part.kind == "array":
+            return rows[part.number].numpy().copy()
+        if part.kind == "number":
+            return part.type(rows[part.number].item())
+        if part.kind == "object":
+            return objects[part.number]
+        parts = [self._sample(inner, rows, objects) for inner in part.parts]
+        return _made(part, tuple(parts) if part.type is tuple else parts)
+
+    def agrees_with_torch(self, sample: object) -> bool:
+        """Whether this torch's default_collate makes of two such samples what `batch` makes of them."""
+        if self._beyond_torch:
+            return True
+        memory = np.empty(max(1, self.num_bytes(2)), dtype=np.uint8)
+        arrays = self.arrays(memory, 2)
+        try:
+            objects = self.write([sample, sample], self.targets(arrays), 0)
+            plain = finished(sample)
+            return _alike(default_collate([plain, plain]), self.batch(arrays, objects))
+        except Exception:  # whatever collating raises is raised in its place, for the batch that it is
+            return False
+
+
+def finished(sample: Any) -> Any:
+    """A sample without rows: its images made floats."""
+    if isinstance(sample, ScaledImage):
+        made = torch.empty(sample.pixels.shape, dtype=sample.scaling.dtype)
+        scale(sample, made)
+        return made
+    if type(sample) in (tuple, list):
+        return type(sample)(finished(value) for value in sample)
+    return sample
+
+
+def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """The batch with `function` applied to its tensors and late images, at any depth of dicts, lists and tuples."""
+    if isinstance(batch, (torch.Tensor, LateImages)):
+        return function(batch)
+    if isinstance(batch, dict):
+        mapped = {key: map_tensors(value, function) for key, value in batch.items()}
+        return mapped if type(batch) is dict else type(batch)(mapped)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(value, function) for value in batch))
+    if type(batch) in (list, tuple):
+        return type(batch)(map_tensors(value, function) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        parts = [map_tensors(getattr(batch, field.name), function) for field in dataclasses.fields(batch)]
+        return _made(Part("data", type(batch), keys=tuple(f.name for f in dataclasses.fields(batch))), parts)
+    return batch
+
+
+def _made(part: Part, parts: Sequence[Any]) -> Any:
+    if part.kind == "mapping":
+        return dict(zip(part.keys, parts))
+    if part.kind == "named":
+        return part.type(*parts)
+    if part.kind == "data":
+        made = object.__new__(part.type)
+        for key, value in zip(part.keys, parts):
+            object.__setattr__(made, key, value)  # a frozen one, too
+        return made
+    return parts
+
+
+def _columns(part: Part, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """The same part of every value, a part at a time."""
+    if part.kind == "data":
+        return [[getattr(value, key) for value in values] for key in part.keys]
+    if set(map(len, values)) != {len(part.parts)}:
+        raise MisfitError(f"not every {part.type.__name__} has {len(part.parts)} parts")
+    if part.kind != "mapping":
+        return list(zip(*values))
+    try:
+        return [[value[key] for value in values] for key in part.keys]
+    except KeyError as error:
+        raise MisfitError(f"no key {error}") from None
+
+
+def _write_numbers(rows: Rows, values: Sequence[Any], target: Target, where: slice) -> None:
+    target[where] = values  # type: ignore[index]
+
+
+def _write_tensors(rows: Rows, values: Sequence[torch.Tensor], target: Target, where: slice) -> None:
+    if any(value.dtype != rows.dtype or value.shape != rows.shape for value in values):
+        raise MisfitError(f"not every tensor is of shape {rows.shape} and {rows.dtype}")
+    out = target[where]
+    torch.stack(list(values), out=torch.from_numpy(out) if isinstance(out, np.ndarray) else out)
+
+
+def _write_arrays(rows: Rows, values: Sequence[Any], target: Target, where: slice) -> None:
+    if any(value.dtype != rows.numpy_dtype or value.shape != rows.shape for value in values):
+        raise MisfitError(f"not every array is of shape {rows.shape} and {rows.numpy_dtype}")
+    np.stack(values, out=target[where])  # type: ignore[arg-type]
+
+
+def _write_images(rows: Rows, values: Sequence[ScaledImage], target: Target, where: slice) -> None:
+    for row, image in zip(range(where.start, where.stop), values):
+        if image.pixels.shape != rows.shape or (rows.scaling is not None and image.scaling != rows.scaling):
+            raise MisfitError(f"an image of shape {tuple(image.pixels.shape)} where there was {rows.shape}")
+        out = torch.from_numpy(target[row]) if isinstance(target, np.ndarray) else target[row]
+        if rows.scaling is None:
+            scale(image, out)
+        else:
+            out.copy_(image.pixels)
+
+
+_COLUMN_WRITERS = {
+    "number": _write_numbers,
+    "tensor": _write_tensors,
+    "array": _write_arrays,
+    "image": _write_images,
+}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(_alike(*pair) for pair in zip(one, other))
+    return bool(one == other)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return plain and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _dtype(array: np.ndarray[Any, Any] | np.generic) -> torch.dtype:
+    try:
+        return torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype
+    except TypeError:
+        raise MisfitError(f"an array of {array.dtype} has no rows") from None

@@ -1,0 +1,202 @@
+"""A value as bytes, and back.
+
+In: any nest of arrays, tensors and whatever else can be pickled. Out: a header and buffers; from the header and
+memory that the buffers were laid in, the value again, its arrays and tensors views of that memory. Refuses to know
+where the bytes are kept.
+
+Pickle's protocol 5 (PEP 574) carries the nest; the contents of arrays and tensors stay out of the pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+ALIGNMENT = 64
+_HEAD = struct.Struct("<Q")  # number of buffers; then an entry each: bytes * 2 + whether it is a tensor's
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class PackError(Exception):
+    """The value cannot be pickled, and so neither kept nor sent; its cause is what the value's class raised."""
+
+
+class Packed(NamedTuple):
+    """A value as bytes. The buffers are the value's own memory, not copies, where it has no gaps."""
+
+    header: bytes | memoryview
+    buffers: list[memoryview]
+    size: int
+    """Bytes that the buffers take when each begins at a multiple of ALIGNMENT."""
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A value whose arrays and tensors view memory."""
+
+    value: Any
+    tensors: list[torch.Tensor]
+    """Those that do: memory cannot be made read-only for a tensor, but a tensor counts the writes to it."""
+
+    def is_written(self) -> bool:
+        """Whether a tensor has been changed in place since it was unpacked."""
+        return any(tensor.is_inference() or tensor._version for tensor in self.tensors)  # pyright: ignore[reportPrivateUsage]
+
+
+def pack(value: object) -> Packed:
+    """The value as bytes. Raises PackError where it cannot be pickled."""
+    file = io.BytesIO()
+    taken: list[pickle.PickleBuffer] = []
+    # A method of the packer's own in `taken.append`'s place would make a cycle, and keep each sample until the next
+    # garbage collection.
+    packer = _Packer(file, protocol=5, buffer_callback=taken.append)
+    try:
+        packer.dump(value)
+        buffers = [buffer.raw() for buffer in taken]
+    except Exception as error:  # a class of the user's may refuse in any way
+        raise PackError(f"{type(value).__qualname__} cannot be pickled: {error}") from error
+    of_tensors = {id(buffer) for buffer in packer.of_tensors}
+    entries = (raw.nbytes * 2 + (id(buffer) in of_tensors) for raw, buffer in zip(buffers, taken))
+    header = struct.pack(f"<{len(buffers) + 1}Q", len(buffers), *entries) + file.getvalue()
+    return Packed(header, buffers, sum(aligned(buffer.nbytes) for buffer in buffers))
+
+
+def padded(buffers: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
+    """What to write one after the other, for `unpack` to find each buffer in its place."""
+    for buffer in buffers:
+        yield buffer
+        yield bytes(aligned(buffer.nbytes) - buffer.nbytes)
+
+
+def write_buffers(buffers: Sequence[memoryview], memory: memoryview) -> None:
+    """Lay the buffers in writable memory of at least `Packed.size` bytes, for `unpack` to find."""
+    start = 0
+    for buffer in buffers:
+        memory[start : start + buffer.nbytes] = buffer
+        start += aligned(buffer.nbytes)
+
+
+def unpack(header: bytes | memoryview, memory: memoryview, *, sealed: bool = False) -> Unpacked:
+    """The value. Its arrays and tensors view `memory`, which must be writable; sealed, its arrays are read-only.
+
+    Raises whatever unpickling raises when the bytes are not what `pack` and `write_buffers` made.
+    """
+    (num_buffers,) = _HEAD.unpack_from(header)
+    entries = struct.unpack_from(f"<{num_buffers}Q", header, _HEAD.size)
+    tensors: list[torch.Tensor] = []
+    buffers: list[memoryview | _TensorMemory] = []
+    start = 0
+    for entry in entries:
+        size, is_tensor = divmod(entry, 2)
+        stretch = memory[start : start + size]
+        start += aligned(size)
+        buffers.append(_TensorMemory(stretch, tensors) if is_tensor else stretch.toreadonly() if sealed else stretch)
+    pickled = memoryview(header)[_HEAD.size * (1 + num_buffers) :]
+    return Unpacked(pickle.loads(pickled, buffers=buffers), tensors)
+
+
+def aligned(size: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class _TensorMemory:
+    """What unpickling hands to `_tensor` in a buffer's stead, so that the tensor is noted."""
+
+    memory: memoryview
+    tensors: list[torch.Tensor]
+
+
+class _Packer(pickle.Pickler):
+    def __init__(
+        self, file: io.BytesIO, *, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], None]
+    ) -> None:
+        super().__init__(file, protocol=protocol, buffer_callback=buffer_callback)
+        self.of_tensors: list[pickle.PickleBuffer] = []
+
+    def reducer_override(self, obj: Any, /) -> Any:
+        if type(obj) is np.ndarray and not obj.dtype.hasobject:
+            laid, strides = _lay_array(obj)
+            # A dtype's name is read ten times as fast as its pickle, but does not tell fields or a foreign type.
+            dtype = obj.dtype.str if np.dtype(obj.dtype.str) == obj.dtype else obj.dtype
+            return _array, (_buffer(laid), dtype, obj.shape, strides)
+        if isinstance(obj, torch.Tensor) and _is_memory(obj):
+            plain = obj.as_subclass(torch.Tensor)
+            laid, strides = _lay_tensor(plain)
+            buffer = _buffer(laid)
+            self.of_tensors.append(buffer)
+            dtype = str(obj.dtype).removeprefix("torch.")
+            if type(obj) is torch.Tensor:
+                return _tensor, (buffer, dtype, tuple(obj.shape), strides)
+            return _tensor, (buffer, dtype, tuple(obj.shape), strides, type(obj), obj.__dict__)
+        return NotImplemented
+
+
+def _buffer(laid: _Array) -> pickle.PickleBuffer:
+    # Not of `laid.data`: a memoryview with a buffer taken from it crashes CPython's garbage collector in a cycle.
+    return pickle.PickleBuffer(laid)  # pyright: ignore[reportArgumentType]
+
+
+def _is_memory(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is its elements in this process's memory, and nothing besides."""
+    kind = type(tensor)
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and all(
+            getattr(kind, name) is getattr(torch.Tensor, name) for name in ("__torch_dispatch__", "__reduce_ex__")
+        )
+    )
+
+
+def _lay_array(array: _Array) -> tuple[_Array, tuple[int, ...]]:
+    """The array's bytes in a row, in the order in which they lie in memory, and the strides that belong to them."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    laid = np.asarray(array.transpose(order), order="C")
+    strides = dict(zip(order, laid.strides))
+    flat = laid.reshape(-1).view(np.uint8) if laid.nbytes else np.empty(0, np.uint8)
+    return flat, tuple(strides[axis] for axis in range(array.ndim))
+
+
+def _lay_tensor(tensor: torch.Tensor) -> tuple[_Array, tuple[int, ...]]:
+    order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
+    laid = tensor.permute(order).contiguous()
+    strides = dict(zip(order, laid.stride()))
+    flat = laid.reshape(-1).view(torch.uint8).numpy()
+    return flat, tuple(strides[axis] for axis in range(tensor.ndim))
+
+
+def _array(
+    memory: memoryview, dtype: str | np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+) -> _Array:
+    return np.ndarray(shape, dtype, memory, strides=strides if 0 not in shape else None)
+
+
+def _tensor(
+    place: _TensorMemory,
+    dtype: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    kind: type[torch.Tensor] = torch.Tensor,
+    attributes: dict[str, Any] | None = None,
+) -> torch.Tensor:
+    element: torch.dtype = getattr(torch, dtype)
+    if 0 in shape:
+        tensor = torch.empty_strided(shape, strides, dtype=element)
+    else:
+        tensor = torch.frombuffer(place.memory, dtype=element).as_strided(shape, strides)
+        place.tensors.append(tensor)
+    if kind is torch.Tensor:
+        return tensor
+    typed = tensor.as_subclass(kind)
+    vars(typed).update(attributes or {})
+    return typed

@@ -1,0 +1,40 @@
+import gc
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for samples.py
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Whatever a test does: no process, no thread and no shared memory of the loader's stays."""
+    before = _held()
+    yield
+    until = time.monotonic() + 10.0
+    while _held() - before and time.monotonic() < until:
+        gc.collect()  # an exception that was caught holds its frames, and they the iterator
+        time.sleep(0.02)
+    assert _held() - before == set()
+
+
+def _held() -> set[object]:
+    names = {
+        path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("hasten", f"torch_{os.getpid()}_"))
+    }
+    threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("hasten")}
+    # Python's own helpers of spawned processes stay until it ends.
+    children = {child.pid for child in psutil.Process().children(recursive=True) if not _is_pythons_own(child)}
+    return children | names | threads
+
+
+def _is_pythons_own(child: psutil.Process) -> bool:
+    try:
+        return any(name in " ".join(child.cmdline()) for name in ("resource_tracker", "forkserver"))
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,91 @@
+"""How many workers: by who waits for whom."""
+
+import time
+
+import pytest
+import torch
+from samples import Nested, same
+from torch.utils.data import DataLoader
+
+from hasten.loading.epoch.staffing import Look, Seen, Staff, corrected, usable_cores
+from hasten.loading.loader import Loader
+from hasten.loading.tally import Tally
+
+
+def seen(*, waited=0.0, worked=1.0, cpu=1.0):
+    return Seen(seconds=1.0, waited=waited, worked=worked, cpu_seconds=cpu)
+
+
+def test_workers_that_are_waited_for_and_are_all_busy_get_help_up_to_the_cores():
+    assert corrected(Staff(2, 2), seen(waited=0.5, worked=2.0, cpu=2.0), cores=8) == Staff(3, 2)
+    assert corrected(Staff(8, 2), seen(waited=0.5, worked=8.0, cpu=8.0), cores=8) == Staff(8, 2)
+
+
+def test_workers_that_wait_for_a_disk_may_be_more_than_the_cores():
+    assert corrected(Staff(4, 2), seen(waited=0.5, worked=4.0, cpu=0.5), cores=2) == Staff(6, 2)
+    assert corrected(Staff(8, 2), seen(waited=0.5, worked=8.0, cpu=0.5), cores=2) == Staff(8, 2)
+
+
+def test_more_workers_than_cores_are_not_sent_away_while_they_are_waited_for():
+    assert corrected(Staff(6, 2), seen(waited=0.5, worked=6.0, cpu=6.0), cores=2) == Staff(6, 2)
+
+
+def test_idle_workers_that_are_waited_for_are_uneven_and_get_a_longer_queue():
+    assert corrected(Staff(4, 2), seen(waited=0.2, worked=2.0), cores=4) == Staff(4, 4)
+    assert corrected(Staff(4, 16), seen(waited=0.2, worked=2.0), cores=4) == Staff(4, 16)
+
+
+def test_workers_that_nobody_waits_for_are_let_go():
+    assert corrected(Staff(8, 2), seen(waited=0.0, worked=1.5), cores=8) == Staff(2, 2)
+    assert corrected(Staff(1, 2), seen(waited=0.0, worked=0.01), cores=8) == Staff(1, 2)
+
+
+def test_a_staff_that_fits_stays():
+    assert corrected(Staff(3, 2), seen(waited=0.03, worked=2.5), cores=4) == Staff(3, 2)
+
+
+def test_too_short_a_look_tells_nothing():
+    tally = Tally()
+    look = Look.now(tally, 10.0)
+    tally.num_batches, tally.wait_seconds, tally.complete_seconds, tally.cpu_seconds = 9, 0.5, 2.0, 1.5
+    assert look.since(tally, 10.5) is None
+    assert look.since(tally, 11.0) == Seen(1.0, 0.5, 2.0, 1.5)
+    tally.num_batches = 3
+    assert look.since(tally, 12.0) is None
+
+
+def test_there_is_at_least_one_core():
+    assert usable_cores() >= 1
+
+
+class Sleeping(Nested):
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_a_crew_grows_and_shrinks_in_the_middle_of_an_epoch(workers, monkeypatch):
+    monkeypatch.setattr("hasten.loading.epoch.staffing.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("hasten.loading.epoch.staffing.LEAST_BATCHES", 2)
+    loader = Loader(Sleeping(300), 4, num_workers="auto", workers=workers)
+    batches, seen_workers = iter(loader), set()
+    found = []
+    for batch in batches:
+        found.append(batch)
+        seen_workers.add(batches._crew.num_workers)
+        if len(found) > 40:
+            time.sleep(0.05)
+    assert max(seen_workers) > usable_cores() and len(seen_workers) > 2
+    assert same(found, list(DataLoader(Nested(300), 4)))
+    assert isinstance(loader.num_workers, int)
+
+
+def test_samples_that_never_come_late_are_not_lost_when_workers_go(monkeypatch):
+    loader = Loader(Nested(400), 2, num_workers=3)
+    batches = iter(loader)
+    found = []
+    for batch in batches:
+        found.append(batch)
+        batches._crew.resize(1 + len(found) % 3)
+    assert torch.equal(torch.cat([batch[1] for batch in found]), torch.arange(400))
