@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand clean
+.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench-diagnosis: venv ## hasten on every script of tests/faulty, beside what men
 
 bench-by-hand: venv ## what mending each script of tests/faulty gains, with nobody measuring inside it
 	$(BIN)/python benchmarks/by_hand.py
+
+bench-loader: venv ## hasten.Loader beside its peers; see benchmarks/loader_requirements.txt
+	$(BIN)/python benchmarks/loader.py
 
 clean: ## remove what these targets made; kept runs in .hasten/ stay
 	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis

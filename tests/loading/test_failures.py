@@ -80,9 +80,9 @@ def test_too_many_replaced_samples_are_an_error():
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
 def test_a_killed_worker_is_reported_with_its_signal_and_its_sample(collate_fn):
     began = time.monotonic()
-    with pytest.raises(WorkerDiedError, match=r"killed by SIGKILL.*while making sample 17") as raised:
+    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while making sample 17") as raised:
         list(Loader(Dying(17, signal.SIGKILL), 4, num_workers=2, collate_fn=collate_fn))
-    assert isinstance(raised.value, RuntimeError) and "exited unexpectedly" in str(raised.value)
+    assert isinstance(raised.value, RuntimeError) and "DataLoader worker (pid " in str(raised.value)
     assert time.monotonic() - began < 30  # not a hang
 
 
@@ -93,7 +93,7 @@ def test_a_worker_that_exits_is_reported_with_its_code():
                 os._exit(3)
             return super().__getitem__(index)
 
-    with pytest.raises(WorkerDiedError, match="exited with code 3"):
+    with pytest.raises(WorkerDiedError, match="exited unexpectedly with code 3"):
         list(Loader(Leaving(), 4, num_workers=1))
 
 
@@ -105,6 +105,66 @@ def test_a_slow_batch_is_a_timeout():
 
     with pytest.raises(RuntimeError, match="timed out after"):
         next(iter(Loader(Slow(), 1, num_workers=1, timeout=0.05)))
+
+
+def test_workers_that_somebody_else_waits_for_do_no_harm(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal, torch\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from hasten import Loader\n"
+        "class D(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 20\n"
+        "    def __getitem__(self, i): return i\n"
+        "loader = Loader(D(), 4, num_workers=2)\n"
+        "for _ in range(2): print(len(list(loader)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("5\n5\n", 0), done.stderr
+
+
+def test_an_empty_batch_raises_at_its_place_and_the_others_come():
+    for num_workers in (0, 1):
+        batches = iter(Loader(Nested(), batch_sampler=[[1], [], [2]], num_workers=num_workers))
+        assert next(batches)[1].tolist() == [1]
+        with pytest.raises(IndexError):
+            next(batches)
+        assert [batch[1].tolist() for batch in batches] == [[2]]
+
+
+def test_a_slow_first_sample_does_not_hold_up_the_others():
+    class SlowFirst(Nested):
+        def __getitem__(self, index):
+            if index == 0:
+                time.sleep(1.5)
+            return super().__getitem__(index)
+
+    batches = iter(Loader(SlowFirst(), 1, num_workers=2, in_order=False))
+    assert next(batches)[1].item() != 0
+    assert 0 in [batch[1].item() for batch in batches]
+    assert same(list(Loader(SlowFirst(12), 2, num_workers=2)), list(DataLoader(Nested(12), 2)))
+
+
+def test_a_fork_of_the_training_process_has_its_own_batches(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\n"
+        "from hasten import Loader\n"
+        "class D(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 400\n"
+        "    def __getitem__(self, i): return torch.full((100,), i)\n"
+        "loader = Loader(D(), 4)\n"
+        "batches = iter(loader); first = next(batches)\n"
+        "child = os.fork()\n"
+        "if child == 0: first.fill_(-5)\n"
+        "seen = [batch[:, 0].tolist() for batch in batches] + [batch[:, 0].tolist() for batch in loader]\n"
+        "order = [list(range(k, k + 4)) for k in range(0, 400, 4)]\n"
+        "assert seen == order[1:] + order, seen\n"
+        "if child == 0: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0 and first[0, 0] == 0\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_worker_init_fn_that_raises_is_raised():
@@ -262,4 +322,5 @@ def test_a_path_is_found_through_subsets_and_concatenations():
 
 
 def test_an_end_is_told_in_words():
-    assert describe_exit(-9).startswith("was killed by SIGKILL") and describe_exit(2) == "exited with code 2"
+    assert describe_exit(7, -9).startswith("(pid 7) is killed by signal: SIGKILL (the system")
+    assert describe_exit(7, 2) == "(pid(s) 7) exited unexpectedly with code 2"

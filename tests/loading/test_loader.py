@@ -373,3 +373,70 @@ def test_the_last_batch_may_be_kept_and_changed_while_others_come():
 def test_workers_may_be_spawned(method):
     loader = Loader(Nested(9), 4, num_workers=1, multiprocessing_context=method)
     assert same(list(loader), list(DataLoader(Nested(9), 4)))
+
+
+def test_a_loader_can_be_copied_and_sent():
+    import copy
+    import pickle
+
+    loader = Loader(Nested(), 4, num_workers=1)
+    expected = list(loader)
+    for again in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert same(list(again), expected)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_classes_within_functions_may_be_in_samples(num_workers):
+    Local = namedtuple("Local", "x")
+
+    class Locals(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return Local(index)
+
+    if num_workers:
+        with pytest.raises(Exception, match="pickle"):
+            list(Loader(Locals(), 2, num_workers=num_workers))
+    else:
+        assert [batch.x.tolist() for batch in Loader(Locals(), 2)] == [[0, 1], [2, 3]]
+
+
+def test_nested_tensors_come_from_workers():
+    class Growing(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.ones(1 + index)
+
+    batches = list(Loader(Growing(), 2, num_workers=1, collate_fn=torch.nested.nested_tensor))
+    assert [[len(part) for part in batch.unbind()] for batch in batches] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.complex32])
+def test_the_rarer_dtypes_pass_through(dtype):
+    class Rare(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.zeros(3, dtype=torch.uint8).to(dtype)
+
+    for num_workers in (0, 1):
+        batches = list(Loader(Rare(), 2, num_workers=num_workers))
+        assert [(batch.dtype, tuple(batch.shape)) for batch in batches] == [(dtype, (2, 3))] * 2
+
+
+def test_a_very_large_batch_is_made_in_few_messages():
+    class Range(Dataset):
+        def __len__(self):
+            return 70_000
+
+        def __getitem__(self, index):
+            return index
+
+    loader = Loader(Range(), 70_000, num_workers=1)
+    [batch] = loader
+    assert torch.equal(batch, torch.arange(70_000))

@@ -72,15 +72,13 @@ def substitute(indices: Sequence[Any], row: int, attempt: int, seed: int) -> Any
     return others[mix(seed, row, attempt) % len(others)]
 
 
-def describe_exit(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is None:
-        return "ended"
-    if code >= 0:
-        return f"exited with code {code}"
+def describe_exit(pid: int | None, code: int | None) -> str:
+    """How a process ended, in the words that torch's own DataLoader has for it, and some more."""
+    if code is None or code >= 0:
+        return f"(pid(s) {pid}) exited unexpectedly" + (f" with code {code}" if code is not None else "")
     try:
         name = signal.Signals(-code).name
     except ValueError:
-        name = f"signal {-code}"
+        name = str(-code)
     hint = " (the system may have run out of memory: fewer workers or a smaller batch need less)"
-    return f"was killed by {name}" + (hint if name == "SIGKILL" else "")
+    return f"(pid {pid}) is killed by signal: {name}" + (hint if name == "SIGKILL" else "")

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,8 +26,10 @@ from hasten.loading.crew.crew import Alone, Crew
 from hasten.loading.crew.gil import has_gil, held_share
 from hasten.loading.crew.maker import Kit
 from hasten.loading.crew.processes import Processes
+from hasten.loading.crew.randomness import mix
 from hasten.loading.crew.threads import Threads
-from hasten.loading.datasets.prefix import find_recipe
+from hasten.loading.datasets.prefix import Finder
+from hasten.loading.datasets.watching import still_holds
 from hasten.loading.epoch.staffing import MOST_PER_CORE, usable_cores
 from hasten.loading.epoch.transfer import consumed, pin
 from hasten.loading.failures import file_size
@@ -50,25 +52,57 @@ log = logging.getLogger("hasten")
 class House:
     """What stays from one epoch to the next, though the workers go."""
 
-    slots: Slots
+    finder: Finder
     recipe: Recipe
+    slots: Slots
+    uses_threads: bool
     cache: Cache | None
     forecast: Forecast | None
-    uses_threads: bool
     nest: Nest | None = None
     """What the samples of the last epoch were like."""
+    num_samples: int = 0
+    num_epochs: int = 0
+    owner: int = field(default_factory=os.getpid)
 
 
 def furnish(loader: DataLoader[Any], settings: Settings, known: House | None) -> House:
-    """The recipe as the dataset is now, and the cache that belongs to it."""
-    recipe = find_recipe(loader.dataset, pixels=settings.pixels) if makes_samples(loader) else Plain(loader.dataset)
-    slots = known.slots if known else _slots(loader, settings)
-    if known and known.recipe.fingerprint == recipe.fingerprint:
+    """The recipe as the dataset is now, and the cache that belongs to it. A forked child has a house of its own."""
+    if known is not None and known.owner != os.getpid():
+        known = None
+    keeps = settings.cache is not None or settings.disk_cache is not None
+    finder = known.finder if known else Finder(loader.dataset, pixels=settings.pixels, is_for_keeping=keeps)
+    recipe = finder.find() if makes_samples(loader) else Plain(loader.dataset)
+    if known and known.recipe is recipe and _still_holds(known):
+        known.num_epochs += 1
         return known
     if known and known.cache is not None:
         known.cache.close()
-    cache, expected = _cache(loader, settings, recipe)
-    return House(slots, recipe, cache, expected, _uses_threads(loader, settings, recipe))
+    uses_threads = _uses_threads(loader, settings, recipe)
+    in_processes = bool(loader.num_workers) and not uses_threads
+    slots = known.slots if known else _slots(loader, settings, is_shared=in_processes)
+    cache, expected = _cache(loader, settings, recipe, finder.reason)
+    return House(
+        finder, recipe, slots, uses_threads, cache, expected, num_samples=expected.num_samples if expected else 0
+    )
+
+
+def _still_holds(house: House) -> bool:
+    """Whether what is kept is still what is prepared: one sample is looked at, another one each epoch."""
+    if house.cache is None:
+        return True
+    recipe, index = house.recipe, mix(house.num_epochs) % house.num_samples
+
+    def compare(prepared: Any) -> bool:
+        return still_holds(recipe, index, prepared)
+
+    try:
+        holds = house.cache.get(index, recipe, use=compare)
+    except Exception:  # a sample that cannot be made is raised in its place
+        return True
+    if not holds:
+        log.warning("sample %d is not what was kept of it: all that was kept is thrown away", index)
+        house.cache.clear()
+    return holds
 
 
 def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe) -> bool:
@@ -91,20 +125,22 @@ def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe) -
         return False
 
 
-def _slots(loader: DataLoader[Any], settings: Settings) -> Slots:
+def _slots(loader: DataLoader[Any], settings: Settings, *, is_shared: bool) -> Slots:
     pins = (loader.pin_memory or settings.device is not None) and torch.cuda.is_available()
     return Slots(
-        Arena(int(available_memory() * SLOTS_SHARE)),
+        Arena(int(available_memory() * SLOTS_SHARE), is_shared=is_shared),
         pin=pin if pins else None,
         when_returned=consumed if pins else None,
     )
 
 
-def _cache(loader: DataLoader[Any], settings: Settings, recipe: Recipe) -> tuple[Cache | None, Forecast | None]:
+def _cache(
+    loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None
+) -> tuple[Cache | None, Forecast | None]:
     if settings.cache is None and settings.disk_cache is None:
         return None, None
     if not recipe.keepable:
-        log.info("no samples are kept: no part of this dataset is known to be the same every time")
+        log.warning("nothing of the samples is kept: %s", reason)
         return None, None
     num_samples = len(loader.dataset)  # type: ignore[arg-type]
     measured = list(_measure(loader.dataset, recipe, num_samples))

@@ -146,6 +146,10 @@ class Loader(DataLoader[T], Generic[T]):
         self._house = furnish(self, settings, self._house)
         return Feed(self, settings, self._house)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What an epoch has opened stays here: a copy of a loader, or one in another process, begins anew.
+        return vars(self) | {"_house": None, "_iterator": None, "_record": Record()}
+
     def _collates_plainly(self) -> bool:
         return self.batch_sampler is not None and self.collate_fn is default_collate and self.worker_init_fn is None
 

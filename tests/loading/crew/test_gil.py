@@ -42,7 +42,7 @@ class Safe(Plain):
 )
 def test_threads_are_taken_where_they_are_safe_and_pay(monkeypatch, share, arguments, threads):
     monkeypatch.setattr("hasten.loading.hiring.held_share", lambda work: share)
-    monkeypatch.setattr("hasten.loading.hiring.find_recipe", lambda dataset, pixels: Safe(dataset))
+    monkeypatch.setattr("hasten.loading.hiring.Finder.find", lambda finder: Safe(finder._dataset))
     loader = Loader(Nested(), 4, num_workers=2, **arguments)
     assert furnish(loader, loader._settings(), None).uses_threads is threads
 

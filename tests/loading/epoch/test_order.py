@@ -149,3 +149,15 @@ def test_what_was_changed_between_epochs_is_seen():
 def test_an_index_beyond_the_end_is_an_error():
     with pytest.raises(IndexError):
         list(Loader(TensorDataset(IMAGES), 2, sampler=[29, 30]))
+
+
+@pytest.mark.parametrize("sampler", [[2.5], ["a"], [True, False], [slice(0, 2)], [[1, 2]]], ids=str)
+def test_odd_indices_are_the_datasets_affair(sampler):
+    dataset = TensorDataset(IMAGES)
+    try:
+        expected = list(DataLoader(dataset, 2, sampler=sampler))
+    except Exception as error:
+        with pytest.raises(type(error)):
+            list(Loader(dataset, 2, sampler=sampler))
+    else:
+        assert same(list(Loader(dataset, 2, sampler=sampler)), expected)

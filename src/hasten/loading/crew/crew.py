@@ -18,6 +18,8 @@ class Crew(Protocol):
     """Makers at work."""
 
     num_workers: int
+    is_process: bool
+    """Workers have memory of their own, and share only the arena."""
 
     def send(self, ticket: Ticket) -> bool:
         """Take a ticket; False when no more can be taken now."""
@@ -44,6 +46,7 @@ class Alone:
     """The training process makes its samples itself, when it needs them."""
 
     num_workers = 0
+    is_process = False
 
     def __init__(self, kit: Kit, arena: Arena) -> None:
         self._maker = Maker(kit, arena, memoryview(bytearray(16)).cast("q"), is_process=False)

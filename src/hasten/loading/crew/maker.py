@@ -150,7 +150,7 @@ class Maker:
         finally:
             self._answer.complete_seconds += time.perf_counter() - began
 
-    def _do_cached(self, ticket: Ticket, answer: Answer, nest_at: Place, slot: Place) -> None:
+    def _do_cached(self, ticket: Ticket, answer: Answer, nest_at: Place | Nest, slot: Place) -> None:
         """A sample may be a view of the cache's memory: it is written to its row while that is sure to be there."""
         nest = self._nest(nest_at)
         targets = nest.targets(nest.arrays(self._arena.view(slot), ticket.length))
@@ -185,7 +185,9 @@ class Maker:
             return None
         return nest if nest.agrees_with_torch(samples[0]) else None
 
-    def _nest(self, place: Place) -> Nest:
+    def _nest(self, place: Place | Nest) -> Nest:
+        if isinstance(place, Nest):
+            return place
         known = self._nests.get(place.offset)
         if known is None:
             known = self._nests[place.offset] = pickle.loads(self._arena.view(place))

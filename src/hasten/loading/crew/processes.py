@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from torch import multiprocessing
 
 from hasten.loading.crew.maker import Kit, note_of
-from hasten.loading.crew.tickets import Answer, Ticket
+from hasten.loading.crew.tickets import Answer, Ticket, from_message
 from hasten.loading.crew.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, Errand, work
 from hasten.loading.memory.arena import Place
 from hasten.loading.memory.slots import Slot, Slots
@@ -62,6 +62,8 @@ class CrewError(Exception):
 
 class Processes:
     """A crew of worker processes."""
+
+    is_process = True
 
     def __init__(self, kit: Kit, slots: Slots, *, context: BaseContext | None) -> None:
         self.num_workers = 0
@@ -158,7 +160,7 @@ class Processes:
                 hand: Hand = key.data
                 try:
                     if key.fileobj is hand.answers:
-                        answers.append(pickle.loads(hand.answers.recv_bytes()))
+                        answers.append(from_message(hand.answers.recv_bytes()))
                         continue
                 except (EOFError, OSError):
                     pass
@@ -174,13 +176,14 @@ class Processes:
         dead: list[Hand] = []
         for hand in ended:
             hand.process.join(PATIENCE)
-            if self._num_leaving and hand.process.exitcode == 0:
+            if self._num_leaving and not hand.process.exitcode:
                 self._num_leaving -= 1
                 self._selector.unregister(hand.answers)
                 self._selector.unregister(hand.process.sentinel)
                 self._hands.remove(hand)
                 hand.answers.close()
-                hand.process.close()
+                with contextlib.suppress(ValueError):
+                    hand.process.close()
             else:
                 dead.append(hand)
         if dead:
@@ -240,7 +243,8 @@ def _end(
         if hand.process.is_alive():
             hand.process.kill()
             hand.process.join()
-        hand.process.close()
+        with contextlib.suppress(ValueError):  # somebody else has waited for it, and took its exit code
+            hand.process.close()
     hands.clear()
     selector.close()
     sender.close()

@@ -25,6 +25,8 @@ Answers = queue.SimpleQueue[Answer]
 class Threads:
     """A crew of threads in the training process."""
 
+    is_process = False
+
     def __init__(self, kit: Kit, arena: Arena) -> None:
         self.num_workers = 0
         self._tickets: Tickets = queue.SimpleQueue()

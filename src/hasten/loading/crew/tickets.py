@@ -5,11 +5,14 @@ Plain data: both cross a pipe.
 
 from __future__ import annotations
 
+import pickle
+import struct
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hasten.loading.memory.arena import Place
 from hasten.loading.memory.nest import Nest
+from hasten.loading.memory.packing import pack, unpack, write_buffers
 
 
 @dataclass
@@ -32,8 +35,8 @@ class Ticket:
     """Rows of the batch."""
     slot: Place | None = None
     """Where the rows, or the arrays of a whole batch, go; None: into the answer."""
-    nest: Place | None = None
-    """Where the nest is written down, for rows."""
+    nest: Place | Nest | None = None
+    """For rows: what samples are like, or where that is written down."""
 
 
 @dataclass
@@ -72,3 +75,26 @@ class Answer:
     complete_seconds: float = 0.0
     collate_seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+
+_PACKED = struct.Struct("<cQ")
+_MARK = b"P"  # no pickle begins with it
+
+
+def to_message(answer: Answer) -> bytes:
+    """For a pipe. Samples that have no rows are packed: pickling a tensor is slow, and not every dtype survives it."""
+    if not answer.strays:
+        return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+    header, buffers, size = pack(answer)
+    memory = bytearray(size)
+    write_buffers(buffers, memoryview(memory))
+    return _PACKED.pack(_MARK, len(header)) + header + memory
+
+
+def from_message(message: bytes) -> Answer:
+    """The answer again."""
+    if message[:1] != _MARK:
+        return pickle.loads(message)
+    start = _PACKED.size
+    end = start + _PACKED.unpack_from(message)[1]
+    return unpack(message[start:end], memoryview(bytearray(message[end:]))).value

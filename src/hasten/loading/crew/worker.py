@@ -21,7 +21,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from hasten.loading.crew.generators import seed_all
 from hasten.loading.crew.maker import Kit, Maker, note_of
-from hasten.loading.crew.tickets import Answer, Ticket
+from hasten.loading.crew.tickets import Answer, Ticket, to_message
 from hasten.loading.failures import name_sample
 from hasten.loading.memory.arena import Arena, Place
 
@@ -93,7 +93,7 @@ def _pickled(answer: Answer, kit: Kit, number: int, ticket: Ticket) -> bytes:
     if answer.error is not None and not isinstance(answer.error, ExceptionWrapper):
         answer.error = _wrapped(answer, kit, number, ticket)  # type: ignore[assignment]
     try:
-        return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        return to_message(answer)
     except Exception:
         wrapped: Any = ExceptionWrapper(where=f"in DataLoader worker process {number}, sending a batch")
         return pickle.dumps(Answer(answer.batch, answer.start, answer.count, error=wrapped))

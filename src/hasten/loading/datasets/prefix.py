@@ -50,9 +50,12 @@ class Finder:
     The recipe may then be another one. What was kept of the old one is still good if the fingerprint is the same.
     """
 
-    def __init__(self, dataset: Dataset[Any], *, pixels: PixelRule = "identical") -> None:
+    def __init__(
+        self, dataset: Dataset[Any], *, pixels: PixelRule = "identical", is_for_keeping: bool = True
+    ) -> None:
         self._dataset = dataset
         self._pixels: PixelRule = pixels
+        self._is_for_keeping = is_for_keeping  # to split a sample costs something, and pays only where a part is kept
         self._digest = b""
         self._recipe: Recipe = Plain(dataset)
         self.reason: str | None = None
@@ -64,7 +67,7 @@ class Finder:
         digest = seen.digest + _versions()
         if digest != self._digest or not seen.is_complete:
             self._digest = digest
-            found = _find(self._dataset, self._pixels)
+            found = _find(self._dataset, self._pixels, self._is_for_keeping)
             self.reason = found if isinstance(found, str) else None
             self._recipe = Plain(self._dataset) if isinstance(found, str) else found
         return self._recipe
@@ -130,26 +133,29 @@ class Joined:
         return number, index - (self.ends[number - 1] if number else 0)
 
 
-def _find(dataset: Any, pixels: PixelRule) -> Recipe | str:
+def _find(dataset: Any, pixels: PixelRule, is_for_keeping: bool) -> Recipe | str:
     """The recipe, or why there is none but Plain."""
     kind = type(dataset)
     if isinstance(dataset, IterableDataset) or not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__")):
         return "its samples have no numbers"
     if kind is Subset:
-        found = _find(dataset.dataset, pixels)
+        found = _find(dataset.dataset, pixels, is_for_keeping)
         return found if isinstance(found, str) else Picked(found, dataset.indices)
     if kind is ConcatDataset:
-        return _find_joined(dataset, pixels)
+        return _find_joined(dataset, pixels, is_for_keeping)
     if kind is TensorDataset:
         return "its samples are in memory as they are"
     if hasattr(dataset, "__getitems__"):
         return "it makes all samples of a batch at once"
-    return _find_folder(dataset, pixels) or _find_split(dataset)
+    folder = _find_folder(dataset, pixels)
+    if folder is not None or not is_for_keeping:
+        return folder or "nothing is to be kept of it"
+    return _find_split(dataset)
 
 
-def _find_joined(dataset: ConcatDataset[Any], pixels: PixelRule) -> Recipe | str:
+def _find_joined(dataset: ConcatDataset[Any], pixels: PixelRule, is_for_keeping: bool) -> Recipe | str:
     parts: list[Any] = dataset.datasets
-    found = [_find(part, pixels) for part in parts]
+    found = [_find(part, pixels, is_for_keeping) for part in parts]
     recipes = [Plain(part) if isinstance(one, str) else one for part, one in zip(parts, found)]
     joined = Joined(recipes, [len(part) for part in parts])
     if not joined.keepable or joined.ends != dataset.cumulative_sizes:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
 from hasten.loading.failures import substitute
 from hasten.loading.memory.arena import Place
+from hasten.loading.memory.nest import Nest
 from hasten.loading.memory.slots import Slot
 
 
@@ -49,7 +50,7 @@ class Draft:
         """The ticket for its first sample alone."""
         return self._ticket("first", 0, self.indices[:1], None, self._occurrences_at(0, 1))
 
-    def rows(self, chunk: int, nest: Place, *, start: int = 0) -> Iterator[Ticket]:
+    def rows(self, chunk: int, nest: Place | Nest, *, start: int = 0) -> Iterator[Ticket]:
         """Tickets of `chunk` samples each, from the row `start` on."""
         for row in range(start, len(self.indices), chunk):
             end = row + chunk
@@ -63,14 +64,14 @@ class Draft:
         kind: Literal["first", "rows", "whole"],
         row: int,
         indices: list[Any],
-        nest: Place | None,
+        nest: Place | Nest | None,
         occurrences: list[int] | None,
     ) -> Ticket:
         self.num_open += len(indices)
         place = None if self.slot is None else self.slot.place
         return Ticket(self.number, row, kind, indices, self.seed, occurrences, len(self.indices), place, nest)
 
-    def take(self, answer: Answer, *, nest: Place | None, replace: bool) -> list[Ticket]:
+    def take(self, answer: Answer, *, nest: Place | Nest | None, replace: bool) -> list[Ticket]:
         """Note what came; return what must be asked for again because a sample failed."""
         self.value, self.memory, self.in_slot = answer.value, answer.memory, answer.in_slot
         self.strays.update(answer.strays)
@@ -88,7 +89,7 @@ class Draft:
             self.error = self.error or answer.error
         return tickets
 
-    def _again(self, answer: Answer, nest: Place) -> Iterator[Ticket]:
+    def _again(self, answer: Answer, nest: Place | Nest) -> Iterator[Ticket]:
         row = answer.row
         attempt = self._attempts.get(row, 0)
         other = substitute(self.indices, row, attempt, self.seed)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.errors import WorkerDiedError
-from hasten.loading.crew.processes import CrewError, Death
+from hasten.loading.crew.processes import CrewError, Death, Processes
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.epoch.epochs import Epochs
@@ -28,10 +28,13 @@ from hasten.loading.epoch.staffing import Look, Staff, corrected, usable_cores
 from hasten.loading.epoch.transfer import Crossing, transfer_to
 from hasten.loading.failures import describe_exit, name_sample
 from hasten.loading.hiring import House, hire, makes_rows
+from hasten.loading.memory.arena import Place
 from hasten.loading.memory.nest import Nest
 from hasten.loading.memory.slots import Slot
 from hasten.loading.settings import Settings
 
+MOST_TICKETS = 256  # of a batch
+IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
 TICKET_SECONDS = 4e-3  # of work: less, and messages cost more than samples; more, and batch-mates wait
 
 
@@ -57,7 +60,9 @@ class Feed(Epochs):
         self._is_over = False
         self._house = house
         self._nest: Nest | None = None
+        self._nest_told: Place | Nest | None = None  # the nest, or where workers find it
         self._nest_slot: Slot | None = None
+        self._is_impatient = False
         if house.nest is not None:
             self._know(house.nest)
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
@@ -65,6 +70,11 @@ class Feed(Epochs):
         self._crossing: Crossing | None = None
         self._chunk = 1
         self._wanted = 0  # bytes of the largest batch that was collated as a whole
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The worker processes, by the name under which torch's iterator has them."""
+        return self._crew.processes if isinstance(self._crew, Processes) else []
 
     # An epoch
 
@@ -159,11 +169,9 @@ class Feed(Epochs):
                 if not self._crew.send(self._unsent[0]):
                     return
                 self._unsent.popleft()
-            if (
-                self._learning is not None
-                or self._is_over
-                or len(self._drafts) >= self._staff.factor * max(1, self._staff.num_workers)
-            ):
+            waits = self._learning is not None and not self._is_impatient
+            depth = self._staff.factor * max(1, self._staff.num_workers)
+            if waits or self._is_over or len(self._drafts) >= depth:
                 return
             try:
                 keys = next(self._keys)
@@ -177,32 +185,38 @@ class Feed(Epochs):
         draft = Draft(self._next_number, indices, self._seed, self._repeats.count(indices))
         self._next_number += 1
         self._drafts[draft.number] = draft
-        if not self._in_rows or not indices:
+        if not indices:
+            return  # to collate nothing raises, when its turn has come
+        if self._nest is not None:
+            self._ask_rows(draft, self._nest)
+        elif not self._in_rows or self._learning is not None:
             self._ask_whole(draft)
-        elif self._nest is None:
+        else:
             self._learning = draft
             self._unsent.append(draft.first())
-        else:
-            self._ask_rows(draft, self._nest)
 
     def _ask_whole(self, draft: Draft) -> None:
         draft.slot = self._slots.take(self._wanted) if self._wanted else None
         self._unsent.append(draft.whole())
 
     def _ask_rows(self, draft: Draft, nest: Nest, *, start: int = 0) -> None:
-        assert self._nest_slot is not None
+        assert self._nest_told is not None
         draft.slot = self._slots.take(nest.num_bytes(len(draft.indices)))
-        self._unsent.extend(draft.rows(self._chunk, self._nest_slot.place, start=start))
+        chunk = max(self._chunk, len(draft.indices) // MOST_TICKETS)
+        self._unsent.extend(draft.rows(chunk, self._nest_told, start=start))
 
     # What comes
 
     def _listen(self) -> None:
         timeout = self._timeout or None
+        hurries = self._learning is not None and not self._is_impatient
         try:
-            answers = self._crew.receive(timeout)
+            answers = self._crew.receive(IMPATIENT_AFTER if hurries else timeout)
         except CrewError as error:
             raise WorkerDiedError(self._tell(error.deaths)) from None
-        if not answers:
+        if not answers and hurries:
+            self._is_impatient = True  # the first sample is slow: the others need not wait for what it shows
+        elif not answers:
             raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
         for answer in answers:
             self._tally.made(answer)
@@ -216,22 +230,20 @@ class Feed(Epochs):
         told: list[str] = []
         for death in deaths:
             draft = self._drafts.get(death.batch) or self._dropped.get(death.batch)
-            at = f" while making {name_sample(self._dataset, draft.indices[death.row])}" if draft else ""
-            told.append(f"worker {death.number} {describe_exit(death.exit_code)}{at}")
-        pids = ", ".join(str(death.pid) for death in deaths)
-        return f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {'; '.join(told)}"
+            at = f", while making {name_sample(self._dataset, draft.indices[death.row])}" if draft else ""
+            told.append(f"DataLoader worker {describe_exit(death.pid, death.exit_code)}{at}")
+        return "; ".join(told)
 
     def _take(self, answer: Answer, draft: Draft) -> None:
         if draft is self._learning:
             self._learn(answer, draft)
             return
-        nest = self._nest_slot.place if self._nest_slot else None
-        self._unsent.extend(draft.take(answer, nest=nest, replace=self._replace))
+        self._unsent.extend(draft.take(answer, nest=self._nest_told, replace=self._replace))
         self._wanted = max(self._wanted, answer.wanted + answer.wanted // 4)
         if answer.error is None and answer.count:
             seconds = answer.prepare_seconds + answer.complete_seconds + answer.collate_seconds
-            chunk = TICKET_SECONDS * answer.count / max(seconds, 1e-6)
-            self._chunk = max(1, round(0.8 * self._chunk + 0.2 * min(chunk, 1e4)))
+            chunk = min(TICKET_SECONDS * answer.count / max(seconds, 1e-6), 1e4)
+            self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
         if answer.strays:
             self._house.nest = None  # the next epoch looks anew
         if draft.replaced and not draft.num_open:
@@ -254,11 +266,19 @@ class Feed(Epochs):
             draft.objects[row] = put(sample, row, draft, nest)
 
     def _know(self, nest: Nest) -> bool:
-        """Tell the workers what samples are like; False where there is no room for a word."""
-        self._nest_slot = self._slots.write_down(pickle.dumps(nest))
-        if self._nest_slot is not None:
-            self._nest = self._house.nest = nest
-        return self._nest_slot is not None
+        """Tell the workers what samples are like; False where that cannot be told."""
+        if self._crew.is_process:
+            try:
+                self._nest_slot = self._slots.write_down(pickle.dumps(nest))
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class within a function
+                return False
+            self._nest_told = None if self._nest_slot is None else self._nest_slot.place
+        else:
+            self._nest_told = nest
+        if self._nest_told is None:
+            return False
+        self._nest = self._house.nest = nest
+        return True
 
     # What nobody wants any more
 

@@ -9,9 +9,11 @@ not there is an OSError here, and not a bus error in a worker.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 from multiprocessing.reduction import DupFd
@@ -30,19 +32,23 @@ class Place(NamedTuple):
 class Arena:
     """Up to `capacity` bytes, of which only those take memory that were reserved.
 
-    Inherited by a fork; picklable to a process while that is started.
+    Shared: inherited by a fork, picklable to a process while that is started, and written to by both. Otherwise it is
+    this process's own, and a fork has a copy.
     """
 
-    def __init__(self, capacity: int, *, descriptor: int | None = None) -> None:
+    def __init__(self, capacity: int, *, is_shared: bool = True, descriptor: int | None = None) -> None:
         self.capacity = max(PAGE, capacity // PAGE * PAGE)
         self.size = 0
         """Reserved so far."""
-        if descriptor is None:
-            descriptor = _nameless()
-            os.ftruncate(descriptor, self.capacity)
         self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False
-        self._map = mmap.mmap(descriptor, self.capacity)
+        if is_shared and descriptor is None:
+            self._descriptor = _nameless()
+            os.ftruncate(self._descriptor, self.capacity)
+        if self._descriptor is None:
+            self._map = _private(self.capacity)
+        else:
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
+            self._map = mmap.mmap(self._descriptor, self.capacity)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def reserve(self, size: int) -> Place:
@@ -50,7 +56,7 @@ class Arena:
         size = -(-size // PAGE) * PAGE
         if self.size + size > self.capacity:
             raise OSError(f"more than {self.capacity} bytes")
-        if hasattr(os, "posix_fallocate"):
+        if self._descriptor is not None and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._descriptor, self.size, size)
         place = Place(self.size, size)
         self.size += size
@@ -61,11 +67,22 @@ class Arena:
         return memoryview(self._map)[place.offset : place.offset + place.size]
 
     def __getstate__(self) -> object:
+        assert self._descriptor is not None
         return self.capacity, DupFd(self._descriptor)
 
     def __setstate__(self, state: Any) -> None:
         capacity, descriptor = state
         self.__init__(capacity, descriptor=descriptor.detach())
+
+
+def _private(capacity: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, capacity)
+    memory = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _nameless() -> int:

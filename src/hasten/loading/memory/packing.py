@@ -151,7 +151,9 @@ def _is_memory(tensor: torch.Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (
+            tensor.is_nested or tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+        )
         and all(
             getattr(kind, name) is getattr(torch.Tensor, name) for name in ("__torch_dispatch__", "__reduce_ex__")
         )
