@@ -292,6 +292,16 @@ def test_threads_give_the_same_batches_as_processes_where_nothing_draws():
     gc.collect()
 
 
+def test_threads_leave_the_training_loops_generators_alone():
+    torch.manual_seed(0)
+    loader = Loader(Drawing(), 4, num_workers=2, workers="threads", generator=torch.Generator())
+    batches = iter(loader)
+    next(batches)
+    for _ in batches:
+        torch.manual_seed(5)
+    assert len(list(loader)) == 11
+
+
 def test_threads_end_with_their_loop():
     loader = Loader(Nested(400), 4, num_workers=2, workers="threads")
     batches = iter(loader)
@@ -299,6 +309,24 @@ def test_threads_end_with_their_loop():
     assert [thread for thread in threading.enumerate() if thread.name.startswith("hasten")]
     del batches
     gc.collect()
+
+
+def test_a_forked_child_starts_workers_of_its_own(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\n"
+        "from hasten import Loader\n"
+        "class D(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 40\n"
+        "    def __getitem__(self, i): return i\n"
+        "loader = Loader(D(), 4, num_workers=1, persistent_workers=True)\n"
+        "before = torch.cat(list(loader)).tolist()\n"
+        "child = os.fork()\n"
+        "assert torch.cat(list(loader)).tolist() == before == list(range(40))\n"
+        "if child: assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_rest_of_a_batch_stands_in_for_a_sample_and_never_itself():

@@ -24,7 +24,7 @@ from hasten.loading.cache.parcel import size_of
 from hasten.loading.cache.rendezvous import host_key
 from hasten.loading.crew.crew import Alone, Crew
 from hasten.loading.crew.gil import has_gil, held_share
-from hasten.loading.crew.maker import Kit
+from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.processes import Processes
 from hasten.loading.crew.randomness import mix
 from hasten.loading.crew.threads import Threads

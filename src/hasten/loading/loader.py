@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import warnings
@@ -131,6 +132,11 @@ class Loader(DataLoader[T], Generic[T]):
             staffs_itself=self._staffs_itself,
             record=self._record,
         )
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        if self._house is not None and self._house.owner != os.getpid():
+            self._iterator = None  # workers that stay are the parent's, not a forked child's
+        return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._reason is not None:

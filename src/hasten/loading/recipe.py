@@ -24,6 +24,9 @@ class Recipe(Protocol):
     draws_globally: bool
     """`complete` may draw from the generators of torch, numpy and random, which must then be seeded before it."""
 
+    draws_itself: bool
+    """`complete` may draw from the generator that it is given, which must then be seeded before it."""
+
     threadable: bool
     """Both parts may run in several threads at once."""
 
@@ -51,6 +54,7 @@ class Plain:
 
     keepable = False
     draws_globally = True
+    draws_itself = False
     threadable = False
     fingerprint = b""
 

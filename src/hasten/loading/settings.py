@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from hasten.loading.epoch.gather import Columns
 from hasten.loading.epoch.resume import Position
 from hasten.loading.recipe import PixelRule
 from hasten.loading.tally import Tally
@@ -21,6 +22,9 @@ class Record:
     """Where the epoch that began last is; None when it is over."""
     resumed: Position | None = None
     """Where the next epoch begins, if not at its beginning."""
+
+    on_device: tuple[tuple[object, ...], Columns] | None = None
+    """Data that is in memory, moved to the device, and the state in which it was moved."""
 
     def take_resumed(self) -> Position | None:
         """That position, once."""

@@ -89,3 +89,11 @@ def test_samples_that_never_come_late_are_not_lost_when_workers_go(monkeypatch):
         found.append(batch)
         batches._crew.resize(1 + len(found) % 3)
     assert torch.equal(torch.cat([batch[1] for batch in found]), torch.arange(400))
+
+
+def test_workers_that_were_to_leave_stay_for_an_epoch_that_begins_anew():
+    loader = Loader(Sleeping(200), 4, num_workers=2, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    batches._crew.resize(1)
+    assert same(list(loader), list(DataLoader(Nested(200), 4)))

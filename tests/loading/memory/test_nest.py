@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.loading.memory.nest import LateImages, MisfitError, Nest, finished, map_tensors
+from hasten.loading.memory.nest import LateImages, Nest, finished, map_tensors
+from hasten.loading.memory.rows import MisfitError
 from hasten.loading.recipe import ScaledImage, Scaling
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from hasten.loading.crew.maker import Kit, Maker
+from hasten.loading.crew.kit import Kit
+from hasten.loading.crew.maker import Maker
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.memory.arena import Arena
 
@@ -49,7 +50,7 @@ class Alone:
     is_process = False
 
     def __init__(self, kit: Kit, arena: Arena) -> None:
-        self._maker = Maker(kit, arena, memoryview(bytearray(16)).cast("q"), is_process=False)
+        self._maker = Maker(kit, arena, memoryview(bytearray(16)).cast("q"))
         self._tickets: deque[Ticket] = deque()
 
     def send(self, ticket: Ticket) -> bool:

@@ -8,42 +8,21 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from hasten.loading.cache.cache import Cache
 from hasten.loading.crew.generators import has_cached_normal, kept, restore, seed_all, snapshot
+from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
 from hasten.loading.failures import substitute
 from hasten.loading.memory.arena import Arena, Place
-from hasten.loading.memory.nest import MisfitError, Nest, finished
+from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
-from hasten.loading.recipe import Plain, Recipe
-
-
-@dataclass
-class Kit:
-    """What makes samples into batches: everything that a worker is sent out with."""
-
-    dataset: Any
-    recipe: Recipe
-    collate: Callable[[Any], Any]
-    fetches_batches: bool
-    """The dataset makes all samples of a batch at once (`__getitems__`)."""
-    batched: bool
-    """False: the sampler's keys go to the dataset one at a time (batch_size=None)."""
-    late_floats: bool
-    on_error: Literal["raise", "replace"]
-    base_seed: int
-    num_workers: int
-    most_workers: int
-    """As many may be working at some time."""
-    init: Callable[[int], None] | None
-    cache: Cache | None
+from hasten.loading.memory.rows import MisfitError
+from hasten.loading.recipe import Plain
 
 
 class SampleError(Exception):
@@ -54,34 +33,33 @@ class SampleError(Exception):
         self.row = row
 
 
-def note_of(notes: memoryview, number: int) -> memoryview:
-    """Where a worker notes which sample it is at: (batch, row), the batch -1 when it has none."""
-    return notes.cast("q")[2 * number : 2 * number + 2]
-
-
 class Maker:
     """One hand of the crew.
 
     A dataset that draws from the global generators finds them seeded for each sample. Most do not draw; to seed them
     all the same would cost more than many a sample does. So samples are made without, and when it turns out that
-    somebody drew, the same samples are made once more, seeded, as are all that follow.
+    somebody drew, the same samples are made once more, seeded, as are all that follow. In a thread the generators are
+    the training loop's while it runs, and are left alone.
     """
 
-    def __init__(self, kit: Kit, arena: Arena, note: memoryview, *, is_process: bool) -> None:
+    def __init__(
+        self, kit: Kit, arena: Arena, note: memoryview, *, is_process: bool = False, is_thread: bool = False
+    ) -> None:
         self._kit = kit
         self._arena = arena
         self._is_process = is_process
         self._generator = torch.Generator()
         self._note = note
         self._nests: dict[int, Nest] = {}
-        self._seeds = kit.recipe.draws_globally and not is_process and has_cached_normal()
+        self._watches = kit.recipe.draws_globally and not is_thread
+        self._seeds = self._watches and not is_process and has_cached_normal()
         self._answer = Answer(-1, 0, 0)
         """That of the ticket in hand."""
 
     def answer(self, ticket: Ticket) -> Answer:
         """Do what the ticket asks for. What the user's code raises is in the answer."""
         began = time.thread_time()
-        if self._seeds or not self._kit.recipe.draws_globally:
+        if self._seeds or not self._watches:
             answer = self._kept(ticket)
         else:
             before = snapshot()
@@ -127,7 +105,7 @@ class Maker:
                 self._do_plain(ticket, samples)
             else:
                 for at in range(len(ticket.indices)):
-                    samples.append(self._sample(ticket, at, keep=self._copied))
+                    samples.append(self._sample(ticket, at))
         finally:  # those before the one that failed are good
             began = time.perf_counter()
             if ticket.nest is None:
@@ -152,22 +130,31 @@ class Maker:
 
     def _do_cached(self, ticket: Ticket, answer: Answer, nest_at: Place | Nest, slot: Place) -> None:
         """A sample may be a view of the cache's memory: it is written to its row while that is sure to be there."""
+        recipe, cache = self._kit.recipe, self._kit.cache
+        assert cache is not None
         nest = self._nest(nest_at)
         targets = nest.targets(nest.arrays(self._arena.view(slot), ticket.length))
-        for at in range(len(ticket.indices)):
-            row = ticket.start + at
+        row, index = ticket.start, None
 
-            def put(sample: Any, row: int = row) -> tuple[list[object], Any]:
-                try:
-                    return [part for objects in nest.write([sample], targets, row) for part in objects], None
-                except MisfitError:
-                    return [], self._copied(finished(sample))
+        def put(prepared: Any) -> list[list[object]]:
+            self._seed(ticket, row - ticket.start, index)
+            sample = recipe.complete(prepared, self._generator)
+            try:
+                return nest.write([sample], targets, row)
+            except MisfitError:
+                answer.strays.append((row, self._copied(finished(sample))))
+                return [[]]
 
-            objects, stray = self._sample(ticket, at, keep=put)
-            if nest.num_objects:
-                answer.objects.append(objects)
-            if stray is not None:
-                answer.strays.append((row, stray))
+        began = time.perf_counter()
+        try:
+            for row, index in enumerate(ticket.indices, ticket.start):
+                self._note[1] = row
+                is_kept = type(index) is int and index >= 0
+                answer.objects += cache.get(index, recipe, use=put) if is_kept else put(recipe.prepare(index))
+        except Exception as error:
+            raise SampleError(row) from error
+        finally:
+            answer.complete_seconds += time.perf_counter() - began
 
     def _copied(self, sample: Any) -> Any:
         """The sample in memory of its own, where it may be a view of the cache's."""
@@ -229,7 +216,7 @@ class Maker:
     def _fetch(self, ticket: Ticket, answer: Answer) -> Any:
         kit = self._kit
         if not kit.batched:
-            return finished(self._sample(ticket, 0, keep=self._copied))
+            return finished(self._sample(ticket, 0))
         if not kit.fetches_batches:
             return [finished(self._sample_or_substitute(ticket, at, answer)) for at in range(len(ticket.indices))]
         began = time.perf_counter()
@@ -252,7 +239,7 @@ class Maker:
 
     def _sample_or_substitute(self, ticket: Ticket, at: int, answer: Answer) -> Any:
         try:
-            return self._sample(ticket, at, keep=self._copied)
+            return self._sample(ticket, at)
         except SampleError as error:
             if self._kit.on_error == "raise":
                 raise
@@ -261,37 +248,41 @@ class Maker:
         while (other := substitute(ticket.indices, at, attempt, ticket.seed)) is not None:
             attempt += 1
             try:
-                sample = self._make(other, ticket.seed, -attempt, self._copied)
+                sample = self._make(replace(ticket, occurrences=[-attempt] * len(ticket.indices)), at, other)
             except Exception:
                 continue
             answer.replaced.append(Replaced(ticket.indices[at], other, repr(failed.__cause__)))
             return sample
         raise failed
 
-    def _sample(self, ticket: Ticket, at: int, *, keep: Callable[[Any], Any]) -> Any:
-        """What `keep` makes of a sample."""
+    def _sample(self, ticket: Ticket, at: int) -> Any:
         self._note[1] = row = ticket.start + at
-        occurrence = ticket.occurrences[at] if ticket.occurrences else 0
         try:
-            return self._make(ticket.indices[at], ticket.seed, occurrence, keep)
+            return self._make(ticket, at, ticket.indices[at])
         except Exception as error:
             raise SampleError(row) from error
 
-    def _make(self, index: Any, epoch_seed: int, occurrence: int, keep: Callable[[Any], Any]) -> Any:
+    def _make(self, ticket: Ticket, at: int, index: Any) -> Any:
+        """The sample of an index, in memory of its own."""
         recipe, cache, answer = self._kit.recipe, self._kit.cache, self._answer
         began = time.perf_counter()
 
         def complete(prepared: Any) -> Any:
             between = time.perf_counter()
-            if self._seeds:
-                seed_all(sample_seed(epoch_seed, index, occurrence))
-            elif not recipe.draws_globally:
-                self._generator.manual_seed(sample_seed(epoch_seed, index, occurrence))
-            made = keep(recipe.complete(prepared, self._generator))
             answer.prepare_seconds += between - began
+            self._seed(ticket, at, index)
+            made = self._copied(recipe.complete(prepared, self._generator))
             answer.complete_seconds += time.perf_counter() - between
             return made
 
         if cache is None or type(index) is not int or index < 0:
             return complete(recipe.prepare(index))
         return cache.get(index, recipe, use=complete)
+
+    def _seed(self, ticket: Ticket, at: int, index: Any) -> None:
+        if not self._seeds and not self._kit.recipe.draws_itself:
+            return
+        seed = sample_seed(ticket.seed, index, ticket.occurrences[at] if ticket.occurrences else 0)
+        if self._seeds:
+            seed_all(seed)
+        self._generator.manual_seed(seed)

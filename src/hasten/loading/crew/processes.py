@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from torch import multiprocessing
 
-from hasten.loading.crew.maker import Kit, note_of
+from hasten.loading.crew.kit import Kit, note_of
 from hasten.loading.crew.tickets import Answer, Ticket, from_message
 from hasten.loading.crew.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, Errand, work
 from hasten.loading.memory.arena import Place
@@ -201,6 +201,10 @@ class Processes:
         """The tickets that no worker has taken."""
         recalled: list[Ticket] = []
         for message in _drain(self._receiver):
+            if message == STOP:  # nobody has left for it yet
+                self.num_workers += 1
+                self._num_leaving -= 1
+                continue
             told: Ticket | Place = pickle.loads(message)
             ticket = told if isinstance(told, Ticket) else pickle.loads(self._slots.arena.view(told))
             self._parcels.pop((ticket.batch, ticket.start), None)

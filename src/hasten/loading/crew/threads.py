@@ -12,7 +12,8 @@ import weakref
 import torch
 from threadpoolctl import threadpool_limits
 
-from hasten.loading.crew.maker import Kit, Maker
+from hasten.loading.crew.kit import Kit
+from hasten.loading.crew.maker import Maker
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.memory.arena import Arena
 
@@ -61,7 +62,7 @@ class Threads:
         for _ in range(num_workers, self.num_workers):
             self._tickets.put(None)
         for number in range(self.num_workers, num_workers):
-            maker = Maker(self._kit, self._arena, memoryview(bytearray(16)).cast("q"), is_process=False)
+            maker = Maker(self._kit, self._arena, memoryview(bytearray(16)).cast("q"), is_thread=True)
             arguments = maker, self._tickets, self._answers
             thread = threading.Thread(target=_work, args=arguments, name=f"hasten-worker-{number}", daemon=True)
             thread.start()

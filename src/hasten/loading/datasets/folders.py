@@ -34,6 +34,7 @@ class FolderImages:
         self.pipeline = pipeline
         self.fingerprint = fingerprint
         self.threadable = self.target_transform is None
+        self.draws_itself = pipeline.draws
 
     def prepare(self, index: Any) -> tuple[np.ndarray[Any, Any], Any]:
         """The image as far as nothing is drawn, and its target."""

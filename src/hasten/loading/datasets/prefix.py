@@ -81,6 +81,7 @@ class Picked:
         self.indices = indices
         self.keepable = recipe.keepable
         self.draws_globally = recipe.draws_globally
+        self.draws_itself = recipe.draws_itself
         self.threadable = recipe.threadable
         self.fingerprint = _mixed(b"picked", recipe.fingerprint, survey(indices).digest)
 
@@ -106,6 +107,7 @@ class Joined:
         # To keep what a Plain recipe prepares, the index, does no harm.
         self.keepable = any(recipe.keepable for recipe in recipes)
         self.draws_globally = any(recipe.draws_globally for recipe in recipes)
+        self.draws_itself = any(recipe.draws_itself for recipe in recipes)
         self.threadable = all(recipe.threadable for recipe in recipes)
         self.fingerprint = _mixed(b"joined", repr(self.ends).encode(), *(recipe.fingerprint for recipe in recipes))
 

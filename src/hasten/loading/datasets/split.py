@@ -78,6 +78,7 @@ class Split:
         self.transforms = dict(transforms)
         self.fingerprint = fingerprint
         self.draws_globally = any(steps.draws for steps in transforms.values())
+        self.draws_itself = False
         self._identify = identify
         self._is_trial = is_trial
         """What could not be parted is then an error."""

@@ -32,16 +32,34 @@ class Columns:
     rows: torch.Tensor | None = None
     """Which rows of the tensors the indices stand for; None: those of the same number."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Another value when other tensors stand here, or one was written to."""
+        return tuple((id(tensor), tensor._version) for tensor in self.tensors)  # pyright: ignore[reportPrivateUsage]
+
+    def to(self, device: torch.device) -> Columns:
+        """The same on a device."""
+        rows = None if self.rows is None else self.rows.to(device)
+        return Columns([tensor.to(device) for tensor in self.tensors], self.nest, rows)
+
     def __len__(self) -> int:
         return len(self.tensors[0]) if self.rows is None else len(self.rows)
 
-    def gather(self, indices: torch.Tensor, out: Sequence[torch.Tensor] | None = None) -> Any:
-        """The batch of `indices`, an int64 vector; in the tensors of `out` where they are given."""
+    def gather(self, indices: torch.Tensor) -> Any:
+        """The batch of `indices`, an int64 vector on the CPU, where the tensors are."""
+        device = self.tensors[0].device
+        if device.type != "cpu":
+            indices = (
+                indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+            )
         if self.rows is not None:
             indices = self.rows[indices]
-        if out is None:
-            return self.nest([tensor.index_select(0, indices) for tensor in self.tensors])
-        return self.nest([torch.index_select(tensor, 0, indices, out=to) for tensor, to in zip(self.tensors, out)])
+        return self.nest([tensor.index_select(0, indices) for tensor in self.tensors])
 
 
 class _Dict:

@@ -16,14 +16,19 @@ from torch.utils.data import DataLoader
 from hasten.loading.epoch.epochs import Epochs
 from hasten.loading.epoch.gather import Columns
 from hasten.loading.epoch.order import batches_of_indices
+from hasten.loading.epoch.transfer import transfer_to
 from hasten.loading.settings import Settings
+
+DEVICE_SHARE = 0.25  # of the device's free memory: the model and what it computes need the rest
 
 
 class Gathering(Epochs):
     """An iterator over a Loader's batches."""
 
     def __init__(self, loader: DataLoader[Any], settings: Settings, columns: Columns) -> None:
-        self._columns = columns
+        self._columns = _near(columns, settings)
+        is_there = self._columns is not columns
+        self._transfer = None if is_there else transfer_to(settings.device)
         super().__init__(loader, settings)
 
     @property
@@ -52,5 +57,23 @@ class Gathering(Epochs):
             batch = self._collate_fn([self._dataset[index] for index in indices])
         else:
             batch = self._columns.gather(indices)
+        if self._transfer is not None:
+            batch = self._transfer.receive(self._transfer.send(batch))
         self._settings.record.tally.handed(len(indices), waited=time.perf_counter() - began, ready=0)
         return batch
+
+
+def _near(columns: Columns, settings: Settings) -> Columns:
+    """The columns on the device, where they fit there; moved once, and again when they have changed."""
+    device = settings.device
+    if device is None or device.type != "cuda":
+        return columns
+    known = settings.record.on_device
+    if known is not None and known[0] == columns.state:
+        return known[1]
+    settings.record.on_device = None
+    if columns.num_bytes > DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return columns
+    moved = columns.to(device)
+    settings.record.on_device = columns.state, moved
+    return moved

@@ -46,6 +46,11 @@ class ImagePipeline:
     fingerprint: bytes
     """Of the prepared part: another value means other pixels."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether the second part draws anything."""
+        return bool(self.drawn) or self.erasing is not None
+
     def prepare(self, image: np.ndarray) -> np.ndarray:
         """The transforms before the first that draws.
 

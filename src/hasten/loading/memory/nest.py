@@ -11,7 +11,6 @@ the same samples, type for type; where that raises, a dataclass is a nest too.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,49 +20,10 @@ import torch
 from torch.utils.data import default_collate
 
 from hasten.loading.images.scaling import scale
+from hasten.loading.memory.rows import IN_NUMPY, WRITERS, MisfitError, Rows, Target
 from hasten.loading.recipe import ScaledImage, Scaling
 
 ALIGNMENT = 64  # bytes: a cache line
-
-Target = torch.Tensor | np.ndarray[Any, Any]
-
-_IN_NUMPY = frozenset(
-    getattr(torch, name)
-    for name in [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-)
-
-
-class MisfitError(Exception):
-    """A sample is not made like the one that the nest was read from."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """One array of a batch: the dtype of its tensor, and the shape of a sample's row."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    numpy_dtype: np.dtype[Any] | None = None
-    """Of the samples, where they are NumPy's."""
-    scaling: Scaling | None = None
-    """Set where the rows hold uint8 images that become floats once the batch is on its device."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -157,7 +117,7 @@ class Nest:
 
     def targets(self, arrays: Sequence[torch.Tensor]) -> list[Target]:
         """What `write` writes to: the same arrays as NumPy sees them, where it can."""
-        return [array.numpy() if array.dtype in _IN_NUMPY else array for array in arrays]
+        return [array.numpy() if array.dtype in IN_NUMPY else array for array in arrays]
 
     def write(self, samples: Sequence[Any], targets: Sequence[Target], start: int) -> list[list[object]]:
         """Put samples into the rows from `start` on; return what of each has none.
@@ -179,8 +139,8 @@ class Nest:
         if part.kind == "object":
             for kept, value in zip(objects, values):
                 kept.append(value)
-        elif part.kind in _COLUMN_WRITERS:
-            _COLUMN_WRITERS[part.kind](self.rows[part.number], values, targets[part.number], rows)
+        elif part.kind in WRITERS:
+            WRITERS[part.kind](self.rows[part.number], values, targets[part.number], rows)
         else:
             for inner, column in zip(part.parts, _columns(part, values)):
                 self._write(inner, column, targets, rows, objects)
@@ -190,7 +150,7 @@ class Nest:
         return self._batch(self.root, arrays, objects)
 
     def _batch(self, part: Part, arrays: Sequence[torch.Tensor], objects: Sequence[Sequence[object]]) -> Any:
-        if part.kind in _COLUMN_WRITERS:
+        if part.kind in WRITERS:
             scaling = self.rows[part.number].scaling
             return arrays[part.number] if scaling is None else LateImages(arrays[part.number], scaling)
         if part.kind == "object":
@@ -281,42 +241,6 @@ def _columns(part: Part, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         return [[value[key] for value in values] for key in part.keys]
     except KeyError as error:
         raise MisfitError(f"no key {error}") from None
-
-
-def _write_numbers(rows: Rows, values: Sequence[Any], target: Target, where: slice) -> None:
-    target[where] = values  # type: ignore[index]
-
-
-def _write_tensors(rows: Rows, values: Sequence[torch.Tensor], target: Target, where: slice) -> None:
-    if any(value.dtype != rows.dtype or value.shape != rows.shape for value in values):
-        raise MisfitError(f"not every tensor is of shape {rows.shape} and {rows.dtype}")
-    out = target[where]
-    torch.stack(list(values), out=torch.from_numpy(out) if isinstance(out, np.ndarray) else out)
-
-
-def _write_arrays(rows: Rows, values: Sequence[Any], target: Target, where: slice) -> None:
-    if any(value.dtype != rows.numpy_dtype or value.shape != rows.shape for value in values):
-        raise MisfitError(f"not every array is of shape {rows.shape} and {rows.numpy_dtype}")
-    np.stack(values, out=target[where])  # type: ignore[arg-type]
-
-
-def _write_images(rows: Rows, values: Sequence[ScaledImage], target: Target, where: slice) -> None:
-    for row, image in zip(range(where.start, where.stop), values):
-        if image.pixels.shape != rows.shape or (rows.scaling is not None and image.scaling != rows.scaling):
-            raise MisfitError(f"an image of shape {tuple(image.pixels.shape)} where there was {rows.shape}")
-        out = torch.from_numpy(target[row]) if isinstance(target, np.ndarray) else target[row]
-        if rows.scaling is None:
-            scale(image, out)
-        else:
-            out.copy_(image.pixels)
-
-
-_COLUMN_WRITERS = {
-    "number": _write_numbers,
-    "tensor": _write_tensors,
-    "array": _write_arrays,
-    "image": _write_images,
-}
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -1,0 +1,72 @@
+"""Batches on a CUDA device: the same values, and memory that lives as long as a copy needs it."""
+
+import numpy as np
+import pytest
+import torch
+from samples import Nested
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from hasten.loading.epoch.gathering import Gathering
+from hasten.loading.loader import Loader
+
+pytestmark = pytest.mark.gpu
+
+
+class Large(Dataset):
+    """A number of its own in each of a megabyte's values, so that a slot reused too soon shows."""
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        return np.full((256, 1024), index, dtype=np.float32), index
+
+
+def on_cpu(batch):
+    if isinstance(batch, torch.Tensor):
+        assert batch.is_cuda
+        return batch.cpu()
+    if isinstance(batch, dict):
+        return {key: on_cpu(value) for key, value in batch.items()}
+    return [on_cpu(value) for value in batch] if isinstance(batch, list) else batch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_on_the_device_are_the_same(num_workers):
+    expected = [batch[0] for batch in DataLoader(Nested(), 4)]
+    found = [on_cpu(batch)[0] for batch in Loader(Nested(), 4, num_workers=num_workers, device="cuda")]
+    assert all(torch.equal(*pair) for pair in zip(expected, found))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_no_slot_is_reused_while_it_is_copied(num_workers):
+    busy = torch.randn(4096, 4096, device="cuda")
+    for _ in range(3):
+        for images, numbers in Loader(Large(), 8, num_workers=num_workers, device="cuda"):
+            busy = (busy @ busy).clamp(-1, 1)  # keeps the consumer's stream behind
+            assert torch.equal(images[:, 0, 0].long(), numbers) and torch.equal(images[:, -1, -1].long(), numbers)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pinned_batches_may_be_copied_later_than_they_are_dropped(num_workers):
+    busy = torch.randn(4096, 4096, device="cuda")
+    kept = []
+    for images, numbers in Loader(Large(), 8, num_workers=num_workers, pin_memory=True):
+        assert images.is_pinned()
+        for _ in range(4):
+            busy = (busy @ busy).clamp(-1, 1)
+        kept.append((images.to("cuda", non_blocking=True), numbers))
+        del images
+    assert all(torch.equal(images[:, 5, 5].long().cpu(), numbers) for images, numbers in kept)
+
+
+def test_data_in_memory_is_gathered_on_the_device():
+    data = TensorDataset(torch.arange(1000).view(100, 10), torch.arange(100))
+    loader = Loader(data, 7, shuffle=True, device="cuda", generator=torch.Generator().manual_seed(1))
+    batches = iter(loader)
+    assert isinstance(batches, Gathering)
+    rows, numbers = map(torch.cat, zip(*batches))
+    assert rows.is_cuda and torch.equal(rows[:, 0], numbers * 10)
+    data.tensors[0].add_(1)
+    first = next(iter(loader))
+    assert torch.equal(first[0][:, 0], first[1] * 10 + 1)
