@@ -399,3 +399,26 @@ def test_a_cache_leaves_no_descriptor_open(tmp_path):
     before = os.listdir("/proc/self/fd")
     one()
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@posix
+def test_nothing_is_packed_for_a_tier_that_is_full(made, monkeypatch):
+    recipe = Counted()
+    cache = made(recipe, ram=1 << 20)
+    epoch(cache, recipe)
+    kept = 50 - cache.counts().num_misses + cache.counts().tiers[0].num_fills
+    assert 0 < kept < 50
+
+    def refuse(value):
+        raise AssertionError("a value was packed that finds no room")
+
+    monkeypatch.setattr("hasten.loading.cache.cache.pack", refuse)
+    epoch(cache, recipe, seed=1)
+    assert cache.counts().tiers[0].num_hits == cache.counts().tiers[0].num_fills
+
+
+def test_no_chain_of_tiers_keeps_nothing_and_prepares_all():
+    recipe, cache = Counted(), Cache([])
+    epoch(cache, recipe)
+    assert cache.counts().num_misses == 50
+    cache.close()

@@ -107,8 +107,9 @@ class Cache:
         value = recipe.prepare(index)
         seconds = time.perf_counter() - began
         self._counters.add(misses=1, preparing=seconds)
-        with suppress(PackError):  # what cannot be kept is prepared each time
-            self._keep(index, keys, pack(value), seconds)  # before `use`, which may write to the value
+        if not all(key is None or tier.is_full for tier, key in zip(self._tiers, keys)):
+            with suppress(PackError):  # what cannot be kept is prepared each time
+                self._keep(index, keys, pack(value), seconds)  # before `use`, which may write to the value
         return use(value)
 
     def counts(self) -> CacheCounts:

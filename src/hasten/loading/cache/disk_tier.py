@@ -60,6 +60,11 @@ class DiskTier:
         """Bytes that all fingerprints take."""
         return self._ledger.num_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Not known before a value asks for room."""
+        return False
+
     def key(self, index: int, recipe: Recipe) -> bytes | None:
         """A digest of what the sample is read from and how it is prepared."""
         try:

@@ -45,8 +45,9 @@ class _Place(NamedTuple):
 class RamTier:
     """Room for the values of `num_samples` samples.
 
-    Processes of a host that make it with the same `host_key` share it. Usable after a fork, and picklable to a process while that is started. Raises OSError where the memory cannot be
-    had, or `budget` (bytes) is less than the tables take.
+    Processes of a host that make it with the same `host_key` share it. Usable after a fork, and picklable to a process
+    while that is started. Raises OSError where the memory cannot be had, or `budget` (bytes) is less than the tables
+    take.
     """
 
     name = "ram"
@@ -70,6 +71,7 @@ class RamTier:
         tables = memoryview(self._file.map(self._start)).cast("Q")
         self._words, self._offsets = tables[: PAGE // 8], tables[PAGE // 8 :]
         self._view: tuple[mmap.mmap, int] | None = None
+        self._least = 0  # bytes of the smallest value that came by in this process
 
     def __getstate__(self) -> dict[str, object]:
         return {name: self.__dict__[name] for name in ("budget", "_start", "_capacity", "_file")}
@@ -82,6 +84,11 @@ class RamTier:
     def num_bytes(self) -> int:
         """Bytes of memory in use, by the kernel's count."""
         return self._file.num_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the smallest value that came by finds no room any more."""
+        return self._words[USED] + self._least > self._words[CEILING]
 
     def key(self, index: int, recipe: Recipe) -> bytes | None:
         """The sample's position, and which recipe it was prepared by."""
@@ -123,6 +130,7 @@ class RamTier:
     def put(self, key: bytes, packed: Packed, seconds: float) -> bool:
         """Keep a value. False when there is no room or it is there already. Raises OSError when memory runs out."""
         size = size_of(packed)
+        self._least = min(size, self._least or size)
         index = int.from_bytes(key[:8], "little")
         offset = self._reserve(index, size)
         if offset is None:

@@ -44,6 +44,11 @@ class Tier(Protocol):
         """Bytes that it takes."""
         ...
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no value is likely to find room: not worth packing one."""
+        ...
+
     def key(self, index: int, recipe: Recipe) -> bytes | None:
         """What the sample is filed under, 16 bytes; None where this tier cannot keep it."""
         ...
