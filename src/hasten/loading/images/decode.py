@@ -5,7 +5,8 @@ are for.
 
 Pillow reads every header, which costs some 15 microseconds, and so it decides what is an image and what is not.
 simplejpeg (libjpeg-turbo, straight into numpy) then decodes the JPEGs that have one or three channels. It is told to
-refuse whatever libjpeg merely warns of, and what it refuses goes to Pillow, as does every other format.
+refuse whatever libjpeg merely warns of, and what it refuses goes to Pillow, as does every other format but a plain PNG
+where OpenCV is installed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import simplejpeg
 from PIL import Image, features
 
 from hasten.errors import ImageModeError
+from hasten.loading.images.png import decode_png
 
 DCT_REDUCTIONS = (8, 4, 2)
 """What libjpeg can shrink by while it decodes, largest first; its other ratios are slower than decoding in full."""
@@ -52,6 +54,9 @@ def read_image(
             array = _decode_jpeg(data, grey, smallest)
             if array is not None:
                 return np.asarray(Image.fromarray(array).convert("L")) if mode == "L" and not grey else array
+        as_it_is = grey or (image.mode == "RGB" and mode in (None, "RGB"))
+        if image.format == "PNG" and as_it_is and (array := decode_png(data)) is not None:
+            return array
         # A conversion to the mode that it has would be a copy, of which the page faults cost more than the bytes.
         return np.asarray(image if grey or mode in (None, image.mode) else image.convert(mode))
 
