@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hasten.loading.crew.generators import seed_all
 from hasten.loading.datasets.keeping import kept, opened
 from hasten.loading.datasets.prefix import Finder
 from hasten.loading.datasets.survey import digest_of
+from hasten.loading.generators import seed_all
 from hasten.loading.memory.nest import finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
 from hasten.loading.recipe import Plain

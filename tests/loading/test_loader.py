@@ -440,3 +440,33 @@ def test_a_very_large_batch_is_made_in_few_messages():
     loader = Loader(Range(), 70_000, num_workers=1)
     [batch] = loader
     assert torch.equal(batch, torch.arange(70_000))
+
+
+def test_the_number_of_workers_may_be_changed_between_epochs():
+    loader = Loader(Nested(), 4, collate_fn=TaggedCollate())
+    expected = list(DataLoader(Nested(), 4, collate_fn=TaggedCollate()))
+    assert same(list(loader), expected)
+    loader.num_workers, loader.prefetch_factor = 2, 2
+    assert same(list(loader), expected)
+    loader.num_workers, loader.prefetch_factor = 0, None
+    assert same(list(loader), expected)
+
+
+def test_samples_of_many_shapes_are_collated_in_the_workers():
+    class Scales(Dataset):
+        def __len__(self):
+            return 400
+
+        def __getitem__(self, index):
+            return torch.full((1 + index // 4 % 5,), index)
+
+    for num_workers in (0, 2):
+        assert same(list(Loader(Scales(), 4, num_workers=num_workers)), list(DataLoader(Scales(), 4)))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"cache": "lots"}, {"num_workers": "automatic"}, {"max_error_rate": 5.0}], ids=str
+)
+def test_a_setting_that_makes_no_sense_is_refused_at_once(arguments):
+    with pytest.raises(ValueError):
+        Loader(Nested(), **arguments)

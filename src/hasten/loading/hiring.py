@@ -72,18 +72,24 @@ def furnish(loader: DataLoader[Any], settings: Settings, known: House | None) ->
     keeps = settings.cache is not None or settings.disk_cache is not None
     finder = known.finder if known else Finder(loader.dataset, pixels=settings.pixels, is_for_keeping=keeps)
     recipe = finder.find() if makes_samples(loader) else Plain(loader.dataset)
-    if known and known.recipe is recipe and _still_holds(known):
-        known.num_epochs += 1
-        return known
-    if known and known.cache is not None:
-        known.cache.close()
-    uses_threads = _uses_threads(loader, settings, recipe)
+    uses_threads = _uses_threads(loader, settings, recipe, known)
     in_processes = bool(loader.num_workers) and not uses_threads
-    slots = known.slots if known else _slots(loader, settings, is_shared=in_processes)
-    cache, expected = _cache(loader, settings, recipe, finder.reason)
-    return House(
-        finder, recipe, slots, uses_threads, cache, expected, num_samples=expected.num_samples if expected else 0
-    )
+    if known is not None and known.slots.arena.is_shared == in_processes:
+        slots = known.slots
+    else:
+        slots = _slots(loader, settings, is_shared=in_processes)
+    # What was kept for a recipe of another fingerprint goes when the last iterator that uses it is gone.
+    if known is not None and known.recipe.fingerprint == recipe.fingerprint and _still_holds(known):
+        kept = known.cache, known.forecast
+    else:
+        kept = _cache(loader, settings, recipe, finder.reason)
+    cache, expected = kept
+    house = House(finder, recipe, slots, uses_threads, cache, expected)
+    if expected is not None:
+        house.num_samples = expected.num_samples
+    if known is not None:
+        house.nest, house.num_epochs = known.nest, known.num_epochs + 1
+    return house
 
 
 def _still_holds(house: House) -> bool:
@@ -105,9 +111,11 @@ def _still_holds(house: House) -> bool:
     return holds
 
 
-def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe) -> bool:
+def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe, known: House | None) -> bool:
     if settings.workers != "auto" or not loader.num_workers:
         return settings.workers == "threads"
+    if known is not None and known.recipe is recipe:
+        return known.uses_threads
     asks_for_processes = loader.worker_init_fn is not None or loader.multiprocessing_context is not None
     if asks_for_processes or not recipe.threadable or loader.collate_fn not in (default_collate, default_convert):
         return False
@@ -139,7 +147,9 @@ def _cache(
 ) -> tuple[Cache | None, Forecast | None]:
     if settings.cache is None and settings.disk_cache is None:
         return None, None
-    if not recipe.keepable:
+    if loader.worker_init_fn is not None and recipe.draws_globally:
+        reason = "worker_init_fn may change what its samples draw"
+    if not recipe.keepable or reason is not None:
         log.warning("nothing of the samples is kept: %s", reason)
         return None, None
     num_samples = len(loader.dataset)  # type: ignore[arg-type]

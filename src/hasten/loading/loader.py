@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.loading.cache.budget import Forecast
+from hasten.loading.cache.budget import Forecast, parse_budget
 from hasten.loading.epoch.feed import Feed
 from hasten.loading.epoch.gather import columns_of
 from hasten.loading.epoch.gathering import Gathering
@@ -84,6 +84,8 @@ class Loader(DataLoader[T], Generic[T]):
         on_error: Literal["raise", "replace"] = "raise",
         max_error_rate: float = 0.05,
     ) -> None:
+        if isinstance(num_workers, str):
+            _check("num_workers", num_workers, ("auto",))
         super().__init__(
             dataset,
             batch_size,
@@ -106,6 +108,11 @@ class Loader(DataLoader[T], Generic[T]):
         _check("pixels", pixels, ("identical", "close", "any"))
         _check("workers", workers, ("auto", "processes", "threads"))
         _check("on_error", on_error, ("raise", "replace"))
+        for budget in (cache, disk_cache):
+            if budget not in (None, "auto"):
+                parse_budget(budget, whole=0)
+        if not 0.0 <= max_error_rate <= 1.0:
+            raise ValueError(f"max_error_rate={max_error_rate!r} is no share: give a number from 0 to 1")
         # Frameworks that make a loader anew read each argument from the attribute of its name.
         self.device = None if device is None else torch.device(device)
         self.cache = cache
@@ -136,7 +143,16 @@ class Loader(DataLoader[T], Generic[T]):
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._house is not None and self._house.owner != os.getpid():
             self._iterator = None  # workers that stay are the parent's, not a forked child's
+        elif self._iterator is not None and self._house is not None and self._house.cache is not None:
+            self._look_again(self._house)
         return super().__iter__()
+
+    def _look_again(self, house: House) -> None:
+        """Workers that stay go on only while what is kept is what they would prepare."""
+        now = furnish(self, self._settings(), house)
+        if now.cache is not house.cache:
+            self._iterator = None
+        self._house = now
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._reason is not None:

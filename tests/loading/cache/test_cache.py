@@ -114,16 +114,6 @@ def test_disk_takes_what_memory_does_not_and_each_is_kept_once(made):
 
 
 @posix
-def test_memory_hits_do_not_ask_for_identities(made):
-    recipe = Counted()
-    cache = made(recipe, ram=16 << 20, disk=64 << 20)
-    epoch(cache, recipe)
-    recipe.identified = 0
-    epoch(cache, recipe)
-    assert recipe.identified == 0
-
-
-@posix
 def test_a_disk_that_has_room_for_all_gets_all_and_fills_memory_in_the_next_run(made):
     recipe = Counted()
     known = forecast([Measured(80_000, 0.01)], num_samples=50, budgets=[("ram", 2 << 20), ("disk", 64 << 20)])
@@ -422,3 +412,35 @@ def test_no_chain_of_tiers_keeps_nothing_and_prepares_all():
     epoch(cache, recipe)
     assert cache.counts().num_misses == 50
     cache.close()
+
+
+@posix
+def test_a_file_that_changed_is_a_miss_in_memory_too(made):
+    class Files(Counted):
+        version = 1
+
+        def identity(self, index):
+            return b"sample %d of version %d" % (index, self.version)
+
+    recipe = Files()
+    cache = made(recipe, ram=1 << 26)
+    epoch(cache, recipe)
+    epoch(cache, recipe, seed=1)
+    assert cache.counts().num_misses == 50
+    recipe.version = 2
+    epoch(cache, recipe, seed=2)
+    assert cache.counts().num_misses == 100
+
+
+def test_what_draws_after_all_is_not_kept(made):
+    class Seldom(Counted):
+        def prepare(self, index):
+            if index == 7:
+                random.random()
+            return super().prepare(index)
+
+    recipe = Seldom()
+    cache = made(recipe, ram=1 << 26)
+    epoch(cache, recipe)
+    epoch(cache, recipe, seed=1)
+    assert recipe.prepared.count(7) == 2 and len(recipe.prepared) == 51

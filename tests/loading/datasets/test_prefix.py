@@ -9,9 +9,9 @@ import torch
 from recipes import Numbers, assert_kept, assert_not_kept, assert_same_samples, noisy, through_memory
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
-from hasten.loading.crew.generators import snapshot
 from hasten.loading.datasets.prefix import Finder, find_recipe
 from hasten.loading.datasets.watching import still_holds
+from hasten.loading.generators import snapshot
 
 EPOCH = 0
 

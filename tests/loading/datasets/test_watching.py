@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.loading.crew.generators import snapshot
 from hasten.loading.datasets.watching import still_holds, why_not
+from hasten.loading.generators import snapshot
 
 
 class Parts:

@@ -1,5 +1,7 @@
 """The sampler's order as vectors, and data that is gathered from memory."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +102,17 @@ class Computed(Indexing):
         self.held = images
 
 
+class InBatches(Indexing):
+    def __getitems__(self, indices):
+        return [(self.images[index] + 1, index) for index in indices]
+
+
+class Wrapped(Indexing):
+    @functools.wraps(Indexing.__getitem__)
+    def __getitem__(self, index):
+        return self.images[index] * (1 + (index == 17)), self.labels[index]
+
+
 IMAGES, LABELS = torch.randn(30, 4), torch.arange(30)
 
 
@@ -131,7 +144,7 @@ def test_a_dataset_that_only_indexes_is_gathered(dataset):
         assert same(list(loader), expected)
 
 
-@pytest.mark.parametrize("kind", [Adding, Branching, Computed])
+@pytest.mark.parametrize("kind", [Adding, Branching, Computed, InBatches, Wrapped])
 def test_a_dataset_that_does_more_is_not(kind):
     dataset = kind(IMAGES, LABELS)
     assert columns_of(dataset) is None

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 from samples import Nested, same
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hasten.loading.loader import Loader
 from hasten.loading.memory.arena import Arena
@@ -139,3 +139,31 @@ def test_two_hundred_epochs_leave_nothing_behind(arguments):
     before, resident = run(10), process.memory_info().rss
     assert run(200) == before
     assert process.memory_info().rss - resident < 16 << 20
+
+
+def default_collate_too(samples):
+    return default_collate(samples)
+
+
+class Pictures(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((100_000,), float(index)), index
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_workers": 1}, {"num_workers": 1, "collate_fn": default_collate_too}], ids=str
+)
+def test_who_keeps_labels_does_not_keep_the_images_beside_them(arguments):
+    loader = Loader(Pictures(), 4, **arguments)
+    labels = [labels for _, labels in loader]
+    assert loader._house.slots.used_bytes < 12 * 4 * 100_000 * 4
+    assert torch.cat(labels).tolist() == list(range(64))
+
+
+def test_without_room_each_array_is_copied_by_itself(monkeypatch):
+    monkeypatch.setattr("hasten.loading.hiring.available_memory", lambda: 4 * 2_000_000)
+    kept = [images[0, :1] for images, _ in Loader(Pictures(), 4)]
+    assert [int(image) for image in kept] == list(range(0, 64, 4))

@@ -24,6 +24,7 @@ from hasten.loading.cache.disk_tier import DiskTier
 from hasten.loading.cache.parcel import Opened, size_of
 from hasten.loading.cache.ram_tier import RamTier
 from hasten.loading.cache.tiers import MISSING, Tier
+from hasten.loading.generators import snapshot
 from hasten.loading.memory.packing import Packed, PackError, pack
 from hasten.loading.recipe import Recipe
 
@@ -103,11 +104,13 @@ class Cache:
             found = tier.get(key, hit)
             if found is not MISSING:
                 return found
+        before = snapshot()
         began = time.perf_counter()
         value = recipe.prepare(index)
         seconds = time.perf_counter() - began
         self._counters.add(misses=1, preparing=seconds)
-        if not all(key is None or tier.is_full for tier, key in zip(self._tiers, keys)):
+        # What drew from a generator after all, though it never did while it was watched, is not the same every time.
+        if snapshot() == before and not all(key is None or tier.is_full for tier, key in zip(self._tiers, keys)):
             with suppress(PackError):  # what cannot be kept is prepared each time
                 self._keep(index, keys, pack(value), seconds)  # before `use`, which may write to the value
         return use(value)

@@ -91,8 +91,12 @@ class RamTier:
         return self._words[USED] + self._least > self._words[CEILING]
 
     def key(self, index: int, recipe: Recipe) -> bytes | None:
-        """The sample's position, and which recipe it was prepared by."""
-        return index.to_bytes(8, "little") + _digest(recipe.fingerprint)
+        """The sample's position, by which recipe it was prepared, and of what, where that can be told."""
+        identity = recipe.identity(index)
+        digest = _digest(recipe.fingerprint)
+        if identity is not None:
+            digest = hashlib.blake2b(identity, key=digest, digest_size=len(digest)).digest()
+        return index.to_bytes(8, "little") + digest
 
     def get(self, key: bytes, use: Callable[[Any, Opened], R]) -> R | Missing:
         """What `use` makes of the value and its parcel, or MISSING.

@@ -6,6 +6,7 @@ process, and what is done about a sample that fails.
 
 from __future__ import annotations
 
+import operator
 import pickle
 import time
 from dataclasses import replace
@@ -13,11 +14,11 @@ from typing import Any
 
 import torch
 
-from hasten.loading.crew.generators import has_cached_normal, kept, restore, seed_all, snapshot
 from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
 from hasten.loading.failures import substitute
+from hasten.loading.generators import has_cached_normal, kept, restore, seed_all, snapshot
 from hasten.loading.memory.arena import Arena, Place
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
@@ -149,8 +150,11 @@ class Maker:
         try:
             for row, index in enumerate(ticket.indices, ticket.start):
                 self._note[1] = row
-                is_kept = type(index) is int and index >= 0
-                answer.objects += cache.get(index, recipe, use=put) if is_kept else put(recipe.prepare(index))
+                position = _position(index)
+                if position is None:
+                    answer.objects += put(recipe.prepare(index))
+                else:
+                    answer.objects += cache.get(position, recipe, use=put)
         except Exception as error:
             raise SampleError(row) from error
         finally:
@@ -275,9 +279,10 @@ class Maker:
             answer.complete_seconds += time.perf_counter() - between
             return made
 
-        if cache is None or type(index) is not int or index < 0:
+        position = None if cache is None else _position(index)
+        if cache is None or position is None:
             return complete(recipe.prepare(index))
-        return cache.get(index, recipe, use=complete)
+        return cache.get(position, recipe, use=complete)
 
     def _seed(self, ticket: Ticket, at: int, index: Any) -> None:
         if not self._seeds and not self._kit.recipe.draws_itself:
@@ -286,3 +291,15 @@ class Maker:
         if self._seeds:
             seed_all(seed)
         self._generator.manual_seed(seed)
+
+
+def _position(index: Any) -> int | None:
+    """The number under which a sample is kept; None for a key that is no number from 0 on."""
+    if type(index) is not int:
+        if isinstance(index, bool):
+            return None
+        try:
+            index = operator.index(index)  # NumPy's or a tensor's
+        except TypeError:
+            return None
+    return index if index >= 0 else None

@@ -66,6 +66,7 @@ class Processes:
     is_process = True
 
     def __init__(self, kit: Kit, slots: Slots, *, context: BaseContext | None) -> None:
+        assert slots.arena.is_shared
         self.num_workers = 0
         self._kit = kit
         self._slots = slots

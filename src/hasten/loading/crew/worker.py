@@ -19,11 +19,11 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
-from hasten.loading.crew.generators import seed_all
 from hasten.loading.crew.kit import Kit, note_of
 from hasten.loading.crew.maker import Maker
 from hasten.loading.crew.tickets import Answer, Ticket, to_message
 from hasten.loading.failures import name_sample
+from hasten.loading.generators import seed_all
 from hasten.loading.memory.arena import Arena, Place
 
 PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there

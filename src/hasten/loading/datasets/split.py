@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from hasten.loading.crew.generators import restore, snapshot
 from hasten.loading.datasets.keeping import UnkeepableError, kept, opened
 from hasten.loading.datasets.promises import Promise, TouchedError, Witness
+from hasten.loading.generators import restore, snapshot
 
 Transform = Callable[..., Any]
 

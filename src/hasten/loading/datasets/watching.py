@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hasten.loading.crew.generators import kept as generators_kept
-from hasten.loading.crew.generators import seed_all
 from hasten.loading.datasets.keeping import UnkeepableError, kept, opened
 from hasten.loading.datasets.promises import TouchedError
 from hasten.loading.datasets.survey import digest_of
+from hasten.loading.generators import kept as generators_kept
+from hasten.loading.generators import seed_all
 from hasten.loading.memory.nest import finished
 from hasten.loading.memory.packing import PackError, pack, unpack, write_buffers
 from hasten.loading.recipe import Recipe

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.loading.crew.generators import kept
 from hasten.loading.crew.randomness import mix
 from hasten.loading.epoch.resume import Position, read_generators, write_generators
+from hasten.loading.generators import kept
 from hasten.loading.settings import Settings
 
 

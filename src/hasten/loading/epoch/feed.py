@@ -33,6 +33,7 @@ from hasten.loading.memory.nest import Nest
 from hasten.loading.memory.slots import Slot
 from hasten.loading.settings import Settings
 
+MOST_STRAYS = 64  # samples that fit no row, of an epoch
 MOST_TICKETS = 256  # of a batch
 IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
 TICKET_SECONDS = 4e-3  # of work: less, and messages cost more than samples; more, and batch-mates wait
@@ -63,6 +64,7 @@ class Feed(Epochs):
         self._nest_told: Place | Nest | None = None  # the nest, or where workers find it
         self._nest_slot: Slot | None = None
         self._is_impatient = False
+        self._num_strays = 0
         if house.nest is not None:
             self._know(house.nest)
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
@@ -187,7 +189,7 @@ class Feed(Epochs):
         self._drafts[draft.number] = draft
         if not indices:
             return  # to collate nothing raises, when its turn has come
-        if self._nest is not None:
+        if self._in_rows and self._nest is not None:
             self._ask_rows(draft, self._nest)
         elif not self._in_rows or self._learning is not None:
             self._ask_whole(draft)
@@ -246,6 +248,9 @@ class Feed(Epochs):
             self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
         if answer.strays:
             self._house.nest = None  # the next epoch looks anew
+            self._num_strays += len(answer.strays)
+            if self._num_strays > MOST_STRAYS:  # samples of many shapes: their batches are made as wholes
+                self._in_rows = False
         if draft.replaced and not draft.num_open:
             self._tally.replaced(draft, most=self._most_replaced)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
 
-from hasten.loading.crew.generators import kept
+from hasten.loading.generators import kept
 
 NUM_CHECKED = 5  # samples that are collated by torch, to compare
 
@@ -125,8 +125,11 @@ def _of(arrays: Sequence[Any], nest: Callable[[list[torch.Tensor]], Any]) -> Col
 
 def _of_code(dataset: Any) -> Columns | None:
     """A class of the user's own whose `__getitem__` is one `return` of `self.name[index]` or a tuple or dict of them."""
+    getter = type(dataset).__getitem__ if hasattr(type(dataset), "__getitem__") else None
+    if hasattr(dataset, "__getitems__") or hasattr(getter, "__wrapped__"):
+        return None
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(type(dataset).__getitem__)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(getter)))  # type: ignore[arg-type]
     except (OSError, TypeError, SyntaxError, AttributeError):
         return None
     function = tree.body[0]

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from hasten.loading.epoch.drafts import Draft
-from hasten.loading.memory.nest import Nest, finished
+from hasten.loading.memory.nest import Nest, finished, map_tensors
 from hasten.loading.memory.packing import unpack
-from hasten.loading.memory.slots import Memory, Slot, Slots
+from hasten.loading.memory.slots import Slots
+
+SMALL = 64 << 10  # bytes; to copy them takes a few microseconds
 
 
 def put(sample: Any, row: int, draft: Draft, nest: Nest) -> list[object]:
@@ -31,20 +35,31 @@ def hand_out(draft: Draft, nest: Nest | None, slots: Slots, collate: Callable[[A
     assert nest is not None
     if draft.strays or draft.slot is None:
         return collate(_samples(draft, nest))
-    arrays = nest.arrays(_memory(draft.slot, slots), len(draft.indices))
+    lends = slots.has_room(draft.slot.place.size)
+    arrays = [_lent(array, lends) for array in nest.arrays(draft.slot.memory, len(draft.indices))]
     objects = [draft.objects[row] for row in range(len(draft.indices))] if nest.num_objects else []
     return nest.batch(arrays, objects)
 
 
 def _whole(draft: Draft, slots: Slots) -> Any:
     if draft.in_slot and draft.slot is not None:
-        return unpack(draft.value, _memory(draft.slot, slots).data).value
+        lends = slots.has_room(draft.slot.place.size)
+        memory = draft.slot.memory if lends else draft.slot.memory.copy()
+        batch = unpack(draft.value, memory.data).value
+        if isinstance(batch, torch.Tensor) or type(batch) in (dict, list, tuple):
+            return map_tensors(batch, lambda tensor: _lent(tensor, lends))
+        return batch
     return draft.value if draft.memory is None else unpack(draft.value, memoryview(draft.memory)).value
 
 
-def _memory(slot: Slot, slots: Slots) -> Memory:
-    """The slot's own memory, or a copy where the batches to come need the slot."""
-    return slot.memory if slots.has_room(slot.place.size) else slot.memory.copy()
+def _lent(tensor: torch.Tensor, lends: bool) -> torch.Tensor:
+    """The tensor itself; or a copy, where it is small, for who keeps labels would keep the images beside them, or where
+    the batches to come need the slot.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.requires_grad:
+        return tensor  # none of these lies in a slot
+    is_small = tensor.numel() * tensor.element_size() <= SMALL
+    return tensor if lends and not is_small else tensor.clone()
 
 
 def _samples(draft: Draft, nest: Nest) -> list[Any]:

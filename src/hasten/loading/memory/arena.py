@@ -38,6 +38,7 @@ class Arena:
 
     def __init__(self, capacity: int, *, is_shared: bool = True, descriptor: int | None = None) -> None:
         self.capacity = max(PAGE, capacity // PAGE * PAGE)
+        self.is_shared = is_shared
         self.size = 0
         """Reserved so far."""
         self._descriptor = descriptor

@@ -10,6 +10,7 @@ the same samples, type for type; where that raises, a dataclass is a nest too.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -205,7 +206,11 @@ def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
         return function(batch)
     if isinstance(batch, dict):
         mapped = {key: map_tensors(value, function) for key, value in batch.items()}
-        return mapped if type(batch) is dict else type(batch)(mapped)
+        if type(batch) is dict:
+            return mapped
+        again = copy.copy(batch)  # its class may want other arguments
+        again.update(mapped)
+        return again
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(value, function) for value in batch))
     if type(batch) in (list, tuple):

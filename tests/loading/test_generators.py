@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.loading.crew.generators import has_cached_normal, kept, restore, seed_all, snapshot
 from hasten.loading.crew.randomness import mix, sample_seed
+from hasten.loading.generators import has_cached_normal, kept, restore, seed_all, snapshot
 
 DRAWS = {
     "torch": lambda: torch.rand(1),
