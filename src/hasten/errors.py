@@ -58,3 +58,7 @@ class ImageModeError(HastenError, ValueError):
 
 class BudgetError(HastenError, ValueError):
     """A cache's budget cannot be understood."""
+
+
+class DeviceError(HastenError, RuntimeError):
+    """A Loader is to bring its batches to a device that is not there."""

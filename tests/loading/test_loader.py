@@ -26,7 +26,9 @@ from torch.utils.data import (
     default_collate,
     get_worker_info,
 )
+from torch.utils.data._utils.collate import default_collate_fn_map
 
+from hasten.errors import DeviceError
 from hasten.loading.loader import Loader
 
 
@@ -470,3 +472,25 @@ def test_samples_of_many_shapes_are_collated_in_the_workers():
 def test_a_setting_that_makes_no_sense_is_refused_at_once(arguments):
     with pytest.raises(ValueError):
         Loader(Nested(), **arguments)
+
+
+def test_a_dataclass_that_default_collate_was_taught_is_collated_as_it_was_taught(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, Pair, lambda batch, *, collate_fn_map=None: "as taught")
+
+    class Pairs(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return Pair(torch.ones(1), index)
+
+    assert list(Loader(Pairs(), 2)) == list(DataLoader(Pairs(), 2)) == ["as taught"]
+
+
+def test_a_device_that_is_not_there_is_said_in_one_line():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(DeviceError, match="leave device out"):
+        next(iter(Loader(Nested(), 4, device="cuda")))
+    with pytest.raises(DeviceError, match="leave device out"):
+        next(iter(Loader(TensorDataset(torch.ones(4)), 4, device="cuda")))

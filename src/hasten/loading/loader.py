@@ -18,15 +18,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.errors import DeviceError
 from hasten.loading.cache.budget import Forecast, parse_budget
 from hasten.loading.epoch.feed import Feed
 from hasten.loading.epoch.gather import columns_of
 from hasten.loading.epoch.gathering import Gathering
 from hasten.loading.epoch.resume import from_state, to_state
 from hasten.loading.epoch.staffing import usable_cores
-from hasten.loading.hiring import House, furnish
 from hasten.loading.memory.nest import map_tensors
 from hasten.loading.recipe import PixelRule
+from hasten.loading.resources import Resources, renew
 from hasten.loading.settings import Record, Settings
 from hasten.loading.tally import LoaderStats
 
@@ -123,11 +124,13 @@ class Loader(DataLoader[T], Generic[T]):
         self.max_error_rate = max_error_rate
         self._staffs_itself = num_workers == "auto"
         self._record = Record()
-        self._house: House | None = None
+        self._resources: Resources | None = None
         self._reason = _why_not(self)
 
     def _settings(self) -> Settings:
         device = self.device
+        if device is not None and device.type == "cuda" and not torch.cuda.is_available():
+            raise DeviceError(f"device='{device}' is wanted, and torch sees no CUDA device: leave device out")
         return Settings(
             device=None if device is None or device.type == "cpu" else device,
             cache=self.cache or None,
@@ -141,18 +144,18 @@ class Loader(DataLoader[T], Generic[T]):
         )
 
     def __iter__(self) -> _BaseDataLoaderIter:
-        if self._house is not None and self._house.owner != os.getpid():
+        if self._resources is not None and self._resources.owner != os.getpid():
             self._iterator = None  # workers that stay are the parent's, not a forked child's
-        elif self._iterator is not None and self._house is not None and self._house.cache is not None:
-            self._look_again(self._house)
+        elif self._iterator is not None and self._resources is not None and self._resources.cache is not None:
+            self._look_again(self._resources)
         return super().__iter__()
 
-    def _look_again(self, house: House) -> None:
+    def _look_again(self, resources: Resources) -> None:
         """Workers that stay go on only while what is kept is what they would prepare."""
-        now = furnish(self, self._settings(), house)
-        if now.cache is not house.cache:
+        now = renew(self, self._settings(), resources)
+        if now.cache is not resources.cache:
             self._iterator = None
-        self._house = now
+        self._resources = now
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._reason is not None:
@@ -165,12 +168,12 @@ class Loader(DataLoader[T], Generic[T]):
         if columns is not None:
             return Gathering(self, self._settings(), columns)
         settings = self._settings()
-        self._house = furnish(self, settings, self._house)
-        return Feed(self, settings, self._house)
+        self._resources = renew(self, settings, self._resources)
+        return Feed(self, settings, self._resources)
 
     def __getstate__(self) -> dict[str, Any]:
         # What an epoch has opened stays here: a copy of a loader, or one in another process, begins anew.
-        return vars(self) | {"_house": None, "_iterator": None, "_record": Record()}
+        return vars(self) | {"_resources": None, "_iterator": None, "_record": Record()}
 
     def _collates_plainly(self) -> bool:
         return self.batch_sampler is not None and self.collate_fn is default_collate and self.worker_init_fn is None
@@ -178,7 +181,7 @@ class Loader(DataLoader[T], Generic[T]):
     @property
     def forecast(self) -> Forecast | None:
         """What the cache will hold; None before the first epoch, and where there is no cache."""
-        return None if self._house is None else self._house.forecast
+        return None if self._resources is None else self._resources.forecast
 
     def numpy(self) -> Iterator[Any]:
         """The batches of an epoch with NumPy arrays, which are views of the same memory, in the tensors' place."""
@@ -187,7 +190,7 @@ class Loader(DataLoader[T], Generic[T]):
 
     def stats(self) -> LoaderStats:
         """What was done since this loader was made."""
-        cache = None if self._house is None else self._house.cache
+        cache = None if self._resources is None else self._resources.cache
         counts = None if cache is None else cache.counts()
         return self._record.tally.stats(num_workers=self.num_workers, cache=counts)
 

@@ -47,3 +47,8 @@ class Settings:
     staffs_itself: bool
     """The number of workers and the depth are corrected while the epoch runs."""
     record: Record
+
+    @property
+    def keeps(self) -> bool:
+        """Something of the samples is to be kept between epochs."""
+        return self.cache is not None or self.disk_cache is not None

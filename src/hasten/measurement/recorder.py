@@ -20,14 +20,13 @@ from hasten.measurement.inside.marks import AUTOCAST
 from hasten.measurement.inside.programs import MARKED, PLAIN
 from hasten.measurement.loader_work import loader_facts
 from hasten.measurement.roles import Span, loader_roles
+from hasten.measurement.trained import model_facts, optimizer_facts
 from hasten.records import (
     RARE,
     CopyFacts,
     Facts,
     HotLine,
     Interval,
-    ModelFacts,
-    OptimizerFacts,
     Overhead,
     Step,
     SyncPoint,
@@ -175,8 +174,10 @@ class Recorded:
             frameworks=tuple(facts.get("frameworks", ())),
             device=facts.get("device", "cpu"),
             where=first,
-            models=tuple(_model(m) for m in raw.get("models", ())),
-            optimizers=tuple(self._optimizer(o) for o in raw.get("optimizers", ())),
+            models=tuple(model_facts(m) for m in raw.get("models", ())),
+            optimizers=tuple(
+                optimizer_facts(o, self.spans, num_steps=len(self.steps)) for o in raw.get("optimizers", ())
+            ),
             loaders=loaders,
             steps_per_epoch=train.num_batches / per_step if train and train.num_batches and per_step else None,
             steps_per_validation=number / validations if validations else None,
@@ -214,17 +215,6 @@ class Recorded:
             blocking=sum(c[1] for c in copies if c[3]) / total,
             dtypes=tuple(sorted({c[4].removeprefix("torch.") for c in copies})),
             where=self.place(copies[0][0]) if copies[0][0] >= 0 else None,
-        )
-
-    def _optimizer(self, raw: Raw) -> OptimizerFacts:
-        number = sum(s.kind == "optimizer" and s.detail == raw["id"] for s in self.spans)
-        return OptimizerFacts(
-            name=raw["name"],
-            num_parameters=raw["num_parameters"],
-            num_tensors=raw["num_tensors"],
-            fused=raw["fused"],
-            foreach=raw["foreach"],
-            steps_per_step=number / max(1, len(self.steps)),
         )
 
     # ------------------------------------------------------------------------------------------- overhead
@@ -290,17 +280,3 @@ def _within(spans: Sequence[Span], ranges: Sequence[tuple[float, float]]) -> lis
         if ranges[index][0] < span.end:
             found.append(span)
     return found
-
-
-def _model(raw: Raw) -> ModelFacts:
-    return ModelFacts(
-        name=raw["name"],
-        num_parameters=raw["num_parameters"],
-        num_modules=raw["num_modules"],
-        dtypes=tuple(raw["dtypes"]),
-        devices=tuple(raw["devices"]),
-        num_convolutions=raw["num_convolutions"],
-        channels_last=raw["channels_last"],
-        compiled=raw["compiled"],
-        data_parallel=raw["data_parallel"],
-    )

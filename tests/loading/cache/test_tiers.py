@@ -186,7 +186,7 @@ def test_a_process_that_is_stopped_in_its_turn_hangs_nobody(tier):
     taken = forking.Event()
 
     def hold():
-        from hasten.loading.cache.turns import turn
+        from hasten.loading.memory.turns import turn
 
         with turn(descriptor) as ours:
             assert ours

@@ -6,9 +6,9 @@ import pytest
 from samples import Nested
 
 from hasten.loading.crew.gil import held_share
-from hasten.loading.hiring import furnish
 from hasten.loading.loader import Loader
 from hasten.loading.recipe import Plain
+from hasten.loading.resources import renew
 
 
 def spin():
@@ -41,13 +41,13 @@ class Safe(Plain):
     ids=str,
 )
 def test_threads_are_taken_where_they_are_safe_and_pay(monkeypatch, share, arguments, threads):
-    monkeypatch.setattr("hasten.loading.hiring.held_share", lambda work: share)
-    monkeypatch.setattr("hasten.loading.hiring.Finder.find", lambda finder: Safe(finder._dataset))
+    monkeypatch.setattr("hasten.loading.resources.held_share", lambda work: share)
+    monkeypatch.setattr("hasten.loading.resources.Finder.find", lambda finder: Safe(finder._dataset))
     loader = Loader(Nested(), 4, num_workers=2, **arguments)
-    assert furnish(loader, loader._settings(), None).uses_threads is threads
+    assert renew(loader, loader._settings(), None).uses_threads is threads
 
 
 def test_a_dataset_of_which_nothing_is_known_gets_processes(monkeypatch):
-    monkeypatch.setattr("hasten.loading.hiring.held_share", lambda work: 0.0)
+    monkeypatch.setattr("hasten.loading.resources.held_share", lambda work: 0.0)
     loader = Loader(Nested(), 4, num_workers=2)
-    assert furnish(loader, loader._settings(), None).uses_threads is False
+    assert renew(loader, loader._settings(), None).uses_threads is False

@@ -14,20 +14,6 @@ from hasten.loading.memory.nest import finished
 
 
 @pytest.fixture
-def folder(tmp_path):
-    for number in range(6):
-        place = tmp_path / "ab"[number % 2]
-        place.mkdir(exist_ok=True)
-        save_image(place / f"{number}.jpg", number, "L" if number == 2 else "RGB")
-    return tmp_path
-
-
-@pytest.fixture
-def files(folder):
-    return sorted(map(str, folder.glob("*/*.jpg")))
-
-
-@pytest.fixture
 def torchvision():
     return pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
 

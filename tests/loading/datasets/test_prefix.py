@@ -266,7 +266,7 @@ def test_another_random_transform_keeps_the_fingerprint_and_is_used():
     assert_same_samples(second, dataset)
 
 
-def test_a_settled_transform_in_the_place_of_a_random_one_is_another_recipe():
+def test_a_settled_transform_in_the_token_of_a_random_one_is_another_recipe():
     dataset = Numbers(noisy)
     finder = Finder(dataset)
     first = finder.find()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.loading.datasets.promises import Place, Promise, TouchedError, Witness, place_of
+from hasten.loading.datasets.promises import Promise, Token, TouchedError, Witness, token_of
 
 
 def test_a_promise_that_is_handed_on_is_not_touched():
@@ -15,7 +15,7 @@ def test_a_promise_that_is_handed_on_is_not_touched():
     promise = Promise(3, "image", witness)
     handed_on = [(promise, 1), {"image": promise}]
     assert handed_on[0][0] is promise and promise is not None
-    assert place_of(promise) == Place(3, "image")
+    assert token_of(promise) == Token(3, "image")
     assert not witness.touched
 
 

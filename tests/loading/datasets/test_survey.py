@@ -328,3 +328,17 @@ def test_transforms_of_torchvision_are_told_apart():
         assert survey(type("Mine", (module.RandomCrop,), {})(3)).doubts
         assert survey(type("Mine", (module.Resize,), {"forward": lambda self, x: x * random.random()})(3)).doubts
         assert survey(module.Resize(3)).digest != survey(module.Resize(4)).digest
+
+
+def test_an_object_that_answers_to_every_name_with_an_error_is_looked_through_all_the_same():
+    class Grumpy:
+        __slots__ = ("held",)
+
+        def __getattr__(self, name):
+            raise TypeError(f"do not ask for {name}")
+
+    grumpy = Grumpy()
+    grumpy.held = 3
+    found = survey([grumpy])
+    grumpy.held = 4
+    assert found.is_complete and survey([grumpy]).digest != found.digest

@@ -63,7 +63,7 @@ def test_the_capacity_is_never_exceeded():
 def test_memory_is_taken_only_where_it_was_reserved():
     arena = Arena(1 << 30)
     arena.reserve(5000)
-    assert os.fstat(arena._descriptor).st_blocks * 512 == 8192
+    assert os.fstat(arena._file.descriptor).st_blocks * 512 == 8192
 
 
 def test_pinned_memory_is_unpinned_with_its_slots():
@@ -75,7 +75,7 @@ def test_pinned_memory_is_unpinned_with_its_slots():
 
 
 def test_a_machine_without_memory_for_slots_still_gives_every_batch(monkeypatch):
-    monkeypatch.setattr("hasten.loading.hiring.available_memory", lambda: 10 * 4096 * 4)
+    monkeypatch.setattr("hasten.loading.resources.available_memory", lambda: 10 * 4096 * 4)
 
     class Large(Dataset):
         def __len__(self):
@@ -127,7 +127,7 @@ def test_two_hundred_epochs_leave_nothing_behind(arguments):
     def held():
         gc.collect()
         maps = sum("memfd:hasten" in line for line in Path("/proc/self/maps").read_text().splitlines())
-        return process.num_fds(), process.num_threads(), maps, loader._house.slots.arena.size
+        return process.num_fds(), process.num_threads(), maps, loader._resources.slots.arena.size
 
     def run(epochs):
         for epoch in range(epochs):
@@ -159,11 +159,11 @@ class Pictures(Dataset):
 def test_who_keeps_labels_does_not_keep_the_images_beside_them(arguments):
     loader = Loader(Pictures(), 4, **arguments)
     labels = [labels for _, labels in loader]
-    assert loader._house.slots.used_bytes < 12 * 4 * 100_000 * 4
+    assert loader._resources.slots.used_bytes < 12 * 4 * 100_000 * 4
     assert torch.cat(labels).tolist() == list(range(64))
 
 
 def test_without_room_each_array_is_copied_by_itself(monkeypatch):
-    monkeypatch.setattr("hasten.loading.hiring.available_memory", lambda: 4 * 2_000_000)
+    monkeypatch.setattr("hasten.loading.resources.available_memory", lambda: 4 * 2_000_000)
     kept = [images[0, :1] for images, _ in Loader(Pictures(), 4)]
     assert [int(image) for image in kept] == list(range(0, 64, 4))

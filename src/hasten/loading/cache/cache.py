@@ -10,6 +10,7 @@ earlier run is taken nearer again.
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -205,6 +206,18 @@ def open_cache(
     except OSError as error:
         warnings.warn(f"no samples are kept on disk: {error}", stacklevel=2)
     return Cache(tiers, forecast=forecast, weights=weights)
+
+
+def position_of(index: Any) -> int | None:
+    """The number under which a sample is kept; None for a key that is no number from 0 on."""
+    if type(index) is not int:
+        if isinstance(index, bool):
+            return None
+        try:
+            index = operator.index(index)  # NumPy's or a tensor's
+        except TypeError:
+            return None
+    return index if index >= 0 else None
 
 
 def _thresholds(tiers: Sequence[Tier], forecast: Forecast | None) -> list[float]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hasten.loading.cache.sharing import SharedFile
-from hasten.loading.cache.turns import lock
+from hasten.loading.memory.sharing import SharedFile
+from hasten.loading.memory.turns import lock
 
 ROWS = 256  # processes at once; any more count nothing
 

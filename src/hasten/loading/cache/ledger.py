@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hasten.loading.cache.turns import close, turn
+from hasten.loading.memory.turns import close, turn
 
 BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take

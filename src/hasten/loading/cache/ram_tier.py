@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 from hasten.loading.cache.budget import available_memory, spare_memory
 from hasten.loading.cache.parcel import HEAD_SIZE, KEY_SIZE, Opened, open_parcel, seal, size_at, size_of
 from hasten.loading.cache.rendezvous import meet
-from hasten.loading.cache.sharing import PAGE, SharedFile, round_up, write_at
 from hasten.loading.cache.tiers import MISSING, Missing
-from hasten.loading.cache.turns import turn
 from hasten.loading.memory.packing import Packed
+from hasten.loading.memory.sharing import PAGE, SharedFile, round_up, write_at
+from hasten.loading.memory.turns import turn
 from hasten.loading.recipe import Recipe
 
 R = TypeVar("R")

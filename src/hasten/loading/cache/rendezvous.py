@@ -19,7 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hasten.loading.cache.sharing import SharedFile, nameless
+from hasten.loading.memory.sharing import SharedFile, nameless
 
 if TYPE_CHECKING:
     from hasten.loading.recipe import Recipe

@@ -6,7 +6,6 @@ process, and what is done about a sample that fails.
 
 from __future__ import annotations
 
-import operator
 import pickle
 import time
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hasten.loading.cache.cache import position_of
 from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
@@ -150,7 +150,7 @@ class Maker:
         try:
             for row, index in enumerate(ticket.indices, ticket.start):
                 self._note[1] = row
-                position = _position(index)
+                position = position_of(index)
                 if position is None:
                     answer.objects += put(recipe.prepare(index))
                 else:
@@ -279,7 +279,7 @@ class Maker:
             answer.complete_seconds += time.perf_counter() - between
             return made
 
-        position = None if cache is None else _position(index)
+        position = None if cache is None else position_of(index)
         if cache is None or position is None:
             return complete(recipe.prepare(index))
         return cache.get(position, recipe, use=complete)
@@ -291,15 +291,3 @@ class Maker:
         if self._seeds:
             seed_all(seed)
         self._generator.manual_seed(seed)
-
-
-def _position(index: Any) -> int | None:
-    """The number under which a sample is kept; None for a key that is no number from 0 on."""
-    if type(index) is not int:
-        if isinstance(index, bool):
-            return None
-        try:
-            index = operator.index(index)  # NumPy's or a tensor's
-        except TypeError:
-            return None
-    return index if index >= 0 else None

@@ -15,7 +15,7 @@ import struct
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -27,6 +27,7 @@ from torch import multiprocessing
 from hasten.loading.crew.kit import Kit, note_of
 from hasten.loading.crew.tickets import Answer, Ticket, from_message
 from hasten.loading.crew.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, Errand, work
+from hasten.loading.failures import describe_exit
 from hasten.loading.memory.arena import Place
 from hasten.loading.memory.slots import Slot, Slots
 
@@ -58,6 +59,15 @@ class CrewError(Exception):
     def __init__(self, deaths: list[Death]) -> None:
         super().__init__(deaths)
         self.deaths = deaths
+
+    def told(self, name_at: Callable[[int, int], str | None]) -> str:
+        """In words; `name_at` gives the name of the sample in a row of a batch."""
+        said: list[str] = []
+        for death in self.deaths:
+            sample = name_at(death.batch, death.row)
+            at = f", while making {sample}" if sample else ""
+            said.append(f"DataLoader worker {describe_exit(death.pid, death.exit_code)}{at}")
+        return "; ".join(said)
 
 
 class Processes:

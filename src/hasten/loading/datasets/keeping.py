@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from hasten.loading.datasets.parts import SCALARS
-from hasten.loading.datasets.promises import Place, Promise, place_of
+from hasten.loading.datasets.promises import Promise, Token, token_of
 
 
 class UnkeepableError(Exception):
@@ -57,7 +57,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 def _kept_leaf(leaf: Any, any_image: bool) -> Any:
     kind: type[Any] = type(leaf)
     if kind is Promise:
-        return place_of(leaf)
+        return token_of(leaf)
     if kind in SCALARS or isinstance(leaf, np.generic):
         return leaf
     if kind is np.ndarray and not leaf.dtype.hasobject:
@@ -73,7 +73,7 @@ def _kept_leaf(leaf: Any, any_image: bool) -> Any:
 
 def _opened_leaf(leaf: Any, results: list[Any]) -> Any:
     kind: type[Any] = type(leaf)
-    if kind is Place:
+    if kind is Token:
         result = results[leaf.number]
         return result if leaf.part is None else result[leaf.part]
     if kind is np.ndarray:

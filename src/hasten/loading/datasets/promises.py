@@ -44,16 +44,16 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Place:
+class Token:
     """Where a promise was, in a sample that can be pickled."""
 
     number: int
     part: int | str | None
 
 
-def place_of(promise: Promise) -> Place:
+def token_of(promise: Promise) -> Token:
     """What it promises."""
-    return Place(object.__getattribute__(promise, "_number"), object.__getattribute__(promise, "_part"))
+    return Token(object.__getattribute__(promise, "_number"), object.__getattribute__(promise, "_part"))
 
 
 def _touch(self: Promise, *arguments: Any, **named: Any) -> NoReturn:

@@ -16,13 +16,22 @@ import marshal
 import random
 import sys
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from hasten.loading.datasets.classes import (
+    attributes,
+    content,
+    full_name,
+    is_readable,
+    overrides,
+    states,
+    type_and_text,
+)
 from hasten.loading.datasets.parts import SCALARS, is_plain, parts_of
 from hasten.loading.datasets.references import references_of
 from hasten.loading.datasets.trusted import SETTLED_FUNCTIONS, SETTLED_TRANSFORMS, is_doubtful_name, is_trusted_module
@@ -164,7 +173,7 @@ class _Walk:
         self._emit(str(len(value)))
         if isinstance(value, (set, frozenset)):
             if is_plain(value):
-                self.visit(sorted(value, key=_type_and_text))
+                self.visit(sorted(value, key=type_and_text))
             else:
                 self.doubt(f"a {type(value).__name__} of objects is in no certain order")
                 self._emit(f"at {id(value)}")
@@ -179,7 +188,7 @@ class _Walk:
         parts = parts_of(value)
         if isinstance(value, GENERATORS):
             self.generators.append(value)
-            self.doubt(f"it holds a {_full_name(kind)}")
+            self.doubt(f"it holds a {full_name(kind)}")
             self._emit(f"at {id(value)}")
         elif parts is not None:
             self._own(kind)
@@ -188,12 +197,12 @@ class _Walk:
         elif name_of(value) in SETTLED_TRANSFORMS:
             self.visit(vars(value))
         elif is_trusted_module(kind.__module__) or not self._is_users(kind):
-            self.doubt(f"{_full_name(kind)} is not known to do the same every time")
+            self.doubt(f"{full_name(kind)} is not known to do the same every time")
             self._emit(f"at {id(value)}")
-            self.visit(getattr(value, "__dict__", None))  # what it does may be known all the same, by its attributes
+            self.visit(attributes(value))  # what it does may be known all the same, by its attributes
         else:
             self._own(kind)
-            for state in _states(value):
+            for state in states(value):
                 self.visit(state)
 
     # Code
@@ -247,7 +256,7 @@ class _Walk:
             self._visit_import(name, refers.names)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             # `super()` finds its class in a cell, and does not make another object of it.
-            self._own(_content(cell)) if name == "__class__" else self.visit(_content(cell))
+            self._own(content(cell)) if name == "__class__" else self.visit(content(cell))
         self.visit((function.__defaults__, function.__kwdefaults__, vars(function)))
         self._reader = outside
 
@@ -276,9 +285,9 @@ class _Walk:
                 self._trust(base.__module__, base.__qualname__)
                 is_transform = base.__module__.startswith("torchvision.transforms.")
                 if is_transform and base.__name__ not in SETTLED_TRANSFORMS | {"Transform"}:
-                    self.doubt(f"{_full_name(base)} is not known to do the same every time")
-            elif not _is_readable(base):
-                self.doubt(f"{_full_name(base)} cannot be read")
+                    self.doubt(f"{full_name(base)} is not known to do the same every time")
+            elif not is_readable(base):
+                self.doubt(f"{full_name(base)} cannot be read")
                 return False
         return True
 
@@ -289,13 +298,13 @@ class _Walk:
                 continue
             if base not in self._owners:
                 self._owners.append(base)
-                self._emit(_full_name(base))
+                self._emit(full_name(base))
             for name in sorted(vars(base)):
                 special = name.startswith("__") and name.endswith("__") and callable(vars(base)[name])
                 if (
                     (special and name not in _BUILDERS and name not in _UNUSED.split())
                     or (is_called and name in _BUILDERS)
-                    or _overrides(base, name)
+                    or overrides(base, name)
                 ):
                     self._look(base, name)
 
@@ -309,44 +318,3 @@ class _Walk:
     def _name(self, name: str) -> None:
         if is_doubtful_name(name):
             self.doubt(f"it uses {name}")
-
-
-def _is_readable(kind: type) -> bool:
-    """Whether a class was made by a class statement, outside of the standard library."""
-    compiled = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
-    standard = kind.__module__.partition(".")[0] in sys.stdlib_module_names
-    return not standard and not any(isinstance(one, compiled) for one in vars(kind).values())
-
-
-def _overrides(owner: type, name: str) -> bool:
-    """Whether a library that the class derives from has such a method, and so may call this one."""
-    if name.startswith("__") or not callable(vars(owner)[name]):
-        return False
-    return any(name in vars(base) for base in owner.__mro__ if is_trusted_module(base.__module__))
-
-
-def _states(value: Any) -> Iterator[object]:
-    """All that an object of the user's class holds."""
-    builtin: tuple[Any, ...] = (list, tuple, dict, set, frozenset, str, bytes, int, float)
-    yield from (base(value) for base in builtin if isinstance(value, base))
-    if hasattr(value, "__dict__"):
-        yield vars(value)
-    slots = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
-    for names in slots:
-        for name in (names,) if isinstance(names, str) else names:
-            yield name, getattr(value, name, None)
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _type_and_text(value: object) -> tuple[str, str]:
-    return type(value).__name__, repr(value)
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

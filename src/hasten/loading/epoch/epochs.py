@@ -79,7 +79,8 @@ class Epochs(_BaseDataLoaderIter):
 
     def _order(self) -> Iterator[Any]:
         """The keys of one batch after another."""
-        raise NotImplementedError
+        sampler: Any = self._index_sampler
+        return iter(sampler)
 
 
 def generators_of(loader: DataLoader[Any]) -> dict[str, torch.Generator]:

@@ -10,27 +10,25 @@ import itertools
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.errors import WorkerDiedError
-from hasten.loading.crew.processes import CrewError, Death, Processes
+from hasten.loading.crew.processes import CrewError, Processes
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.epoch.epochs import Epochs
-from hasten.loading.epoch.handout import hand_out, put
+from hasten.loading.epoch.handout import hand_out, put, raise_again
 from hasten.loading.epoch.order import Repeats
 from hasten.loading.epoch.staffing import Look, Staff, corrected, usable_cores
 from hasten.loading.epoch.transfer import Crossing, transfer_to
-from hasten.loading.failures import describe_exit, name_sample
-from hasten.loading.hiring import House, hire, makes_rows
+from hasten.loading.failures import name_sample
 from hasten.loading.memory.arena import Place
 from hasten.loading.memory.nest import Nest
 from hasten.loading.memory.slots import Slot
+from hasten.loading.resources import Resources, makes_rows, start_crew
 from hasten.loading.settings import Settings
 
 MOST_STRAYS = 64  # samples that fit no row, of an epoch
@@ -42,11 +40,11 @@ TICKET_SECONDS = 4e-3  # of work: less, and messages cost more than samples; mor
 class Feed(Epochs):
     """An iterator over a Loader's batches."""
 
-    def __init__(self, loader: DataLoader[Any], settings: Settings, house: House) -> None:
+    def __init__(self, loader: DataLoader[Any], settings: Settings, resources: Resources) -> None:
         self._repeats = Repeats(loader.sampler)
         super().__init__(loader, settings)
-        self._slots = house.slots
-        self._kit, self._crew = hire(loader, settings, house, self._base_seed)
+        self._slots = resources.slots
+        self._kit, self._crew = start_crew(loader, settings, resources, self._base_seed)
         self._tally = settings.record.tally
         self._replace = settings.on_error == "replace"
         self._most_replaced = settings.max_error_rate
@@ -59,14 +57,14 @@ class Feed(Epochs):
         self._unsent: deque[Ticket] = deque()
         self._next_number = 0
         self._is_over = False
-        self._house = house
+        self._resources = resources
         self._nest: Nest | None = None
         self._nest_told: Place | Nest | None = None  # the nest, or where workers find it
         self._nest_slot: Slot | None = None
         self._is_impatient = False
         self._num_strays = 0
-        if house.nest is not None:
-            self._know(house.nest)
+        if resources.nest is not None:
+            self._know(resources.nest)
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
         self._transfer = transfer_to(settings.device)
         self._crossing: Crossing | None = None
@@ -94,10 +92,6 @@ class Feed(Epochs):
 
     def _indices(self, keys: Any) -> list[Any]:
         return list(keys) if self._auto_collation else [keys]
-
-    def _order(self) -> Iterator[Any]:
-        sampler: Any = self._index_sampler
-        return iter(sampler)
 
     def _next_data(self) -> Any:
         if self._transfer is None:
@@ -127,7 +121,7 @@ class Feed(Epochs):
         waited = time.perf_counter() - began
         if draft.error is not None:
             self._drop(draft)
-            _raise(draft.error)
+            raise_again(draft.error)
         batch = hand_out(draft, self._nest, self._slots, self._collate_fn)
         self._tally.handed(len(draft.indices), waited=waited, ready=ready)
         self._look_around()
@@ -215,7 +209,7 @@ class Feed(Epochs):
         try:
             answers = self._crew.receive(IMPATIENT_AFTER if hurries else timeout)
         except CrewError as error:
-            raise WorkerDiedError(self._tell(error.deaths)) from None
+            raise WorkerDiedError(error.told(self._name_at)) from None
         if not answers and hurries:
             self._is_impatient = True  # the first sample is slow: the others need not wait for what it shows
         elif not answers:
@@ -228,13 +222,9 @@ class Feed(Epochs):
                 self._dropped[answer.batch].num_open -= answer.count
                 self._drop(self._dropped[answer.batch])
 
-    def _tell(self, deaths: list[Death]) -> str:
-        told: list[str] = []
-        for death in deaths:
-            draft = self._drafts.get(death.batch) or self._dropped.get(death.batch)
-            at = f", while making {name_sample(self._dataset, draft.indices[death.row])}" if draft else ""
-            told.append(f"DataLoader worker {describe_exit(death.pid, death.exit_code)}{at}")
-        return "; ".join(told)
+    def _name_at(self, batch: int, row: int) -> str | None:
+        draft = self._drafts.get(batch) or self._dropped.get(batch)
+        return None if draft is None else name_sample(self._dataset, draft.indices[row])
 
     def _take(self, answer: Answer, draft: Draft) -> None:
         if draft is self._learning:
@@ -247,7 +237,7 @@ class Feed(Epochs):
             chunk = min(TICKET_SECONDS * answer.count / max(seconds, 1e-6), 1e4)
             self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
         if answer.strays:
-            self._house.nest = None  # the next epoch looks anew
+            self._resources.nest = None  # the next epoch looks anew
             self._num_strays += len(answer.strays)
             if self._num_strays > MOST_STRAYS:  # samples of many shapes: their batches are made as wholes
                 self._in_rows = False
@@ -282,7 +272,7 @@ class Feed(Epochs):
             self._nest_told = nest
         if self._nest_told is None:
             return False
-        self._nest = self._house.nest = nest
+        self._nest = self._resources.nest = nest
         return True
 
     # What nobody wants any more
@@ -308,9 +298,3 @@ class Feed(Epochs):
     def __del__(self) -> None:
         if hasattr(self, "_crew"):
             self._crew.close()  # before the slots that it writes to are anybody else's
-
-
-def _raise(error: BaseException) -> NoReturn:
-    if isinstance(error, ExceptionWrapper):
-        error.reraise()
-    raise error

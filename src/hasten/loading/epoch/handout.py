@@ -7,9 +7,10 @@ to know the crew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch._utils import ExceptionWrapper
 
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.memory.nest import Nest, finished, map_tensors
@@ -39,6 +40,13 @@ def hand_out(draft: Draft, nest: Nest | None, slots: Slots, collate: Callable[[A
     arrays = [_lent(array, lends) for array in nest.arrays(draft.slot.memory, len(draft.indices))]
     objects = [draft.objects[row] for row in range(len(draft.indices))] if nest.num_objects else []
     return nest.batch(arrays, objects)
+
+
+def raise_again(error: BaseException) -> NoReturn:
+    """What the user's code raised; with the traceback of the worker, where it was one."""
+    if isinstance(error, ExceptionWrapper):
+        error.reraise()
+    raise error
 
 
 def _whole(draft: Draft, slots: Slots) -> Any:

@@ -33,7 +33,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class Given:
     """Where in the list a transform stands: what it is given decides what it does."""
 
     tensor: bool
@@ -83,10 +83,10 @@ def step_of(transform: object, *, tensor: bool, pixels: PixelRule) -> steps.Step
     options = options_of(transform)
     if reader is None or {*options} - _DERIVED != set(reader[1].split()):
         raise Unknown
-    place = Place(tensor=tensor, pixels=pixels, v2=is_v2(transform))
-    if tensor and (not place.v2 or options.get("antialias", True) is not True):
+    given = Given(tensor=tensor, pixels=pixels, v2=is_v2(transform))
+    if tensor and (not given.v2 or options.get("antialias", True) is not True):
         raise Unknown
-    return reader[0](options, place)
+    return reader[0](options, given)
 
 
 def num_grey_channels(transform: object) -> int | None:
@@ -99,65 +99,65 @@ def _hooked(transform: object) -> bool:
     return any(getattr(transform, hooks, None) for hooks in _HOOKS)
 
 
-def _resize(options: Options, place: Place) -> steps.Step:
+def _resize(options: Options, given: Given) -> steps.Step:
     size = () if options["size"] is None else _whole_numbers(options["size"], (1, 2))
     longest = None if options["max_size"] is None else _whole(options["max_size"])
     if (longest is None and not size) or (
         longest is not None and (len(size) == 2 or longest <= max(size, default=0))
     ):
         raise Unknown
-    return steps.Resize(size, longest, _resampling(options["interpolation"], place))
+    return steps.Resize(size, longest, _resampling(options["interpolation"], given))
 
 
-def _center_crop(options: Options, place: Place) -> steps.Step:
+def _center_crop(options: Options, given: Given) -> steps.Step:
     return steps.CenterCrop(*_pair(options["size"]))
 
 
-def _pad(options: Options, place: Place) -> steps.Step:
+def _pad(options: Options, given: Given) -> steps.Step:
     _constant(options)
     return _border(options["padding"], _fill(options["fill"]))
 
 
-def _grayscale(options: Options, place: Place) -> steps.Step:
+def _grayscale(options: Options, given: Given) -> steps.Step:
     # The number of channels is the pipeline's matter; tensors have their luminance computed in another way.
-    if place.tensor or options["num_output_channels"] not in (1, 3):
+    if given.tensor or options["num_output_channels"] not in (1, 3):
         raise Unknown
     return steps.Grayscale()
 
 
-def _random_grayscale(options: Options, place: Place) -> steps.Step:
-    if place.tensor:
+def _random_grayscale(options: Options, given: Given) -> steps.Step:
+    if given.tensor:
         raise Unknown
     return steps.RandomGrayscale(probability_of(options["p"]))
 
 
-def _horizontal_flip(options: Options, place: Place) -> steps.Step:
+def _horizontal_flip(options: Options, given: Given) -> steps.Step:
     return steps.RandomFlip(1, probability_of(options["p"]))
 
 
-def _vertical_flip(options: Options, place: Place) -> steps.Step:
+def _vertical_flip(options: Options, given: Given) -> steps.Step:
     return steps.RandomFlip(0, probability_of(options["p"]))
 
 
-def _random_crop(options: Options, place: Place) -> steps.Step:
+def _random_crop(options: Options, given: Given) -> steps.Step:
     fill, padding = _fill(options["fill"]), options["padding"]
     _constant(options)
-    if padding is not None and place.v2:
+    if padding is not None and given.v2:
         left, right, top, bottom = _whole_numbers(padding, (4,))
         padding = (left, top, right, bottom)
     border = None if padding is None else _border(padding, fill)
     height, width = _pair(options["size"])
-    return steps.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not place.v2)
+    return steps.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not given.v2)
 
 
-def _random_resized_crop(options: Options, place: Place) -> steps.Step:
+def _random_resized_crop(options: Options, given: Given) -> steps.Step:
     scale, ratio = range_of(options["scale"]), range_of(options["ratio"])
-    resampling = _resampling(options["interpolation"], place)
+    resampling = _resampling(options["interpolation"], given)
     return steps.RandomResizedCrop(*_pair(options["size"]), scale, ratio, log_range(options), resampling)
 
 
-def _color_jitter(options: Options, place: Place) -> steps.Step:
-    if place.tensor:
+def _color_jitter(options: Options, given: Given) -> steps.Step:
+    if given.tensor:
         raise Unknown
     brightness, contrast, saturation, hue = (
         None if options[name] is None else range_of(options[name])
@@ -166,7 +166,7 @@ def _color_jitter(options: Options, place: Place) -> steps.Step:
     return steps.ColorJitter((brightness, contrast, saturation, hue))
 
 
-READERS: dict[str, tuple[Callable[[Options, Place], steps.Step], str]] = {
+READERS: dict[str, tuple[Callable[[Options, Given], steps.Step], str]] = {
     "Resize": (_resize, "size max_size interpolation antialias"),
     "CenterCrop": (_center_crop, "size"),
     "Pad": (_pad, "padding fill padding_mode"),
@@ -181,19 +181,19 @@ READERS: dict[str, tuple[Callable[[Options, Place], steps.Step], str]] = {
 """How each known transform is read, and the attributes that it has."""
 
 
-def _resampling(interpolation: object, place: Place) -> Resampling:
+def _resampling(interpolation: object, given: Given) -> Resampling:
     name = getattr(interpolation, "value", interpolation)
     if isinstance(name, int):  # Pillow's own constants
         name = {int(one): one.name.lower() for one in Image.Resampling}.get(name)
-    if name == "nearest-exact" and not place.tensor:
+    if name == "nearest-exact" and not given.tensor:
         name = "nearest"  # Pillow has one nearest, the exact one
     if name not in get_args(Filter):
         raise Unknown
-    if place.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
+    if given.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
         raise Unknown
     # torch's bicubic is up to 31 off Pillow's, where a sharp edge makes it overshoot.
-    close = place.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
-    return Resampling(cast(Filter, name), "torch" if place.tensor or close else "pillow")
+    close = given.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
+    return Resampling(cast(Filter, name), "torch" if given.tensor or close else "pillow")
 
 
 def _border(padding: object, fill: int) -> steps.Pad:

@@ -14,12 +14,9 @@ import ctypes
 import mmap
 import os
 import sys
-import tempfile
-import weakref
-from multiprocessing.reduction import DupFd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-PAGE = mmap.ALLOCATIONGRANULARITY
+from hasten.loading.memory.sharing import PAGE, SharedFile, round_up
 
 
 class Place(NamedTuple):
@@ -36,29 +33,29 @@ class Arena:
     this process's own, and a fork has a copy.
     """
 
-    def __init__(self, capacity: int, *, is_shared: bool = True, descriptor: int | None = None) -> None:
+    def __init__(self, capacity: int, *, is_shared: bool = True) -> None:
         self.capacity = max(PAGE, capacity // PAGE * PAGE)
-        self.is_shared = is_shared
         self.size = 0
         """Reserved so far."""
-        self._descriptor = descriptor
-        if is_shared and descriptor is None:
-            self._descriptor = _nameless()
-            os.ftruncate(self._descriptor, self.capacity)
-        if self._descriptor is None:
-            self._map = _private(self.capacity)
-        else:
-            weakref.finalize(self, os.close, self._descriptor).atexit = False
-            self._map = mmap.mmap(self._descriptor, self.capacity)
+        self._file = SharedFile(self.capacity) if is_shared else None
+        self._open()
+
+    def _open(self) -> None:
+        self._map = _private(self.capacity) if self._file is None else self._file.map(self.capacity)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes can map it."""
+        return self._file is not None
 
     def reserve(self, size: int) -> Place:
         """More of it, in whole pages. Raises OSError where there is no more."""
-        size = -(-size // PAGE) * PAGE
+        size = round_up(size)
         if self.size + size > self.capacity:
             raise OSError(f"more than {self.capacity} bytes")
-        if self._descriptor is not None and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._descriptor, self.size, size)
+        if self._file is not None and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.descriptor, self.size, size)
         place = Place(self.size, size)
         self.size += size
         return place
@@ -67,13 +64,14 @@ class Arena:
         """The memory of a place, writable."""
         return memoryview(self._map)[place.offset : place.offset + place.size]
 
-    def __getstate__(self) -> object:
-        assert self._descriptor is not None
-        return self.capacity, DupFd(self._descriptor)
+    def __getstate__(self) -> tuple[int, SharedFile | None]:
+        assert self._file is not None
+        return self.capacity, self._file
 
-    def __setstate__(self, state: Any) -> None:
-        capacity, descriptor = state
-        self.__init__(capacity, descriptor=descriptor.detach())
+    def __setstate__(self, state: tuple[int, SharedFile | None]) -> None:
+        self.capacity, self._file = state
+        self.size = self.capacity  # to reserve is the parent's affair
+        self._open()
 
 
 def _private(capacity: int) -> mmap.mmap:
@@ -84,11 +82,3 @@ def _private(capacity: int) -> mmap.mmap:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
-
-
-def _nameless() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hasten", os.MFD_CLOEXEC)
-    descriptor, name = tempfile.mkstemp(prefix="hasten-")
-    os.unlink(name)
-    return descriptor

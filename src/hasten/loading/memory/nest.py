@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from hasten.loading.images.scaling import scale
+from hasten.loading.memory.packing import aligned
 from hasten.loading.memory.rows import IN_NUMPY, WRITERS, MisfitError, Rows, Target
 from hasten.loading.recipe import ScaledImage, Scaling
-
-ALIGNMENT = 64  # bytes: a cache line
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Nest:
             return Part("sequence", kind, parts=tuple(self._read(v) for v in value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return Part("named", kind, parts=tuple(self._read(v) for v in value))
-        if dataclasses.is_dataclass(value):
+        # One that the user has taught default_collate is collated as the user said.
+        if dataclasses.is_dataclass(value) and not isinstance(value, tuple(default_collate_fn_map)):
             self._beyond_torch = True
             keys = tuple(field.name for field in dataclasses.fields(value))
             return Part("data", kind, keys=keys, parts=tuple(self._read(getattr(value, key)) for key in keys))
@@ -99,7 +100,7 @@ class Nest:
 
     def num_bytes(self, length: int) -> int:
         """Bytes of a batch of `length` samples."""
-        return sum(_aligned(rows.row_bytes * length) for rows in self.rows)
+        return sum(aligned(rows.row_bytes * length) for rows in self.rows)
 
     def arrays(self, memory: Any, length: int) -> list[torch.Tensor]:
         """The arrays of a batch of `length` samples, each (length, *shape): views of `memory`, which they keep alive."""
@@ -113,7 +114,7 @@ class Nest:
             else:
                 flat = torch.empty(0, dtype=rows.dtype)
             found.append(flat.view(length, *rows.shape))
-            offset += _aligned(size)
+            offset += aligned(size)
         return found
 
     def targets(self, arrays: Sequence[torch.Tensor]) -> list[Target]:
@@ -263,10 +264,6 @@ def _alike(one: Any, other: Any) -> bool:
 def _is_plain(tensor: torch.Tensor) -> bool:
     plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
     return plain and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _dtype(array: np.ndarray[Any, Any] | np.generic) -> torch.dtype:

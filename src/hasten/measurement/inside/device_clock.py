@@ -9,7 +9,6 @@ query() (as PyTorch's own documentation on CUDA semantics describes).
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -76,38 +75,3 @@ class DeviceClock:
             except RuntimeError:
                 continue  # the span began on one device and ended on another
             self._pool += [first, last]
-
-
-class SyncWatch:
-    """PyTorch's own warnings of operations that make the host wait for the GPU, for one short stretch."""
-
-    def __init__(self, found: Callable[[], object]) -> None:
-        self._found = found
-        self._before: tuple[object, list[object]] | None = None
-
-    def on(self) -> None:
-        """Have `found` called at each such operation, from the thread and stack that made it."""
-        import torch
-
-        self._before = warnings.showwarning, list(warnings.filters)
-        shown = warnings.showwarning
-
-        def showwarning(message: object, *arguments: object, **settings: object) -> None:
-            if "synchronizing CUDA operation" in str(message):
-                self._found()
-            else:
-                shown(message, *arguments, **settings)  # type: ignore[arg-type]
-
-        warnings.showwarning = showwarning  # type: ignore[assignment]
-        warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
-        torch.cuda.set_sync_debug_mode("warn")
-
-    def off(self) -> None:
-        """Leave everything as it was."""
-        if self._before is None:
-            return
-        import torch
-
-        torch.cuda.set_sync_debug_mode("default")
-        warnings.showwarning, warnings.filters[:] = self._before  # type: ignore[assignment,index]
-        self._before = None

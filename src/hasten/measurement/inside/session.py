@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
 from hasten.measurement.inside.course import Course
-from hasten.measurement.inside.device_clock import DeviceClock, Event, SyncWatch
+from hasten.measurement.inside.device_watch import DeviceWatch
 from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.measurement.inside.patches import warn
-from hasten.measurement.inside.programs import History, Segment
+from hasten.measurement.inside.programs import History
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
@@ -70,8 +70,7 @@ class Session:
         self.last_batch: object = None
         self.profiler_seen = False
         self.launcher: int | None = None  # hasten's own process
-        self._watch = SyncWatch(self._device_waits)
-        self._watched = False
+        self._device = DeviceWatch(marks)
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
         self._rearm = 0
@@ -200,7 +199,7 @@ class Session:
             self.finish("hasten")
             return
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
-        self._turn_device(segment)
+        self._device.turn(full=segment.full)
         segment.enter()
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
@@ -214,21 +213,6 @@ class Session:
             self.roots.listen(full=full)
         self.sampler.running(full)
 
-    def _turn_device(self, segment: Segment) -> None:
-        """Once the script has a GPU, time it by events, and in the first marked segment watch for waits on it."""
-        self._watch.off()
-        if not torch.cuda.is_initialized():
-            return
-        if self.marks.device is None:
-            self.marks.device = DeviceClock(_new_event)
-        if segment.full and not self._watched:
-            self._watched = True
-            self._watch.on()
-
-    def _device_waits(self) -> None:
-        if self.marks.here():
-            self.marks.add("sync", self.marks.now(), [self.marks.place(2), "waiting for the GPU"])
-
     # ------------------------------------------------------------------------------------------------ the end
 
     def finish(self, ended_by: str) -> None:
@@ -237,7 +221,7 @@ class Session:
             return
         self.closing = True
         self.marks.full = False
-        self._watch.off()
+        self._device.off()
         self.sampler.running(False)
         self.sampler.end()
         self.extra["run_delay_after"] = run_delay()
@@ -303,7 +287,3 @@ class Session:
     def _counts(self) -> tuple[int, float, int, str]:
         history = self.course.history
         return history.num_steps, history.measuring, self.boundary.num_backwards, self.course.label
-
-
-def _new_event() -> Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[return-value]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from hasten.loading.cache.turns import close
+from hasten.loading.memory.turns import close
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 
