@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -40,6 +41,15 @@ def test_a_worker_names_the_sample_and_its_file():
 
     with pytest.raises(ValueError, match=r"sample 9 \(photos/9\.jpg\)"):
         list(Loader(Files((9,)), 4, num_workers=1))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take notes since Python 3.11")
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_without_workers_a_note_below_the_exception_names_the_sample(collate_fn):
+    with pytest.raises(ValueError, match="9 is torn") as raised:
+        list(Loader(Failing((9,)), 4, collate_fn=collate_fn))
+    assert str(raised.value) == "9 is torn"
+    assert raised.value.__notes__ == ["while making sample 9"]
 
 
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])

@@ -61,6 +61,13 @@ def name_sample(dataset: Any, index: Any) -> str:
     return f"sample {index!r} ({path})" if path else f"sample {index!r}"
 
 
+def name_in(error: BaseException | None, dataset: Any, index: Any) -> None:
+    """Say below an exception's traceback which sample was being made. Its type and message stay (Python 3.11)."""
+    add_note = getattr(error, "add_note", None)
+    if add_note is not None:
+        add_note(f"while making {name_sample(dataset, index)}")
+
+
 def substitute(indices: Sequence[Any], row: int, attempt: int, seed: int) -> Any | None:
     """Which sample stands in for the one in `row`: another of the same batch, the same one every time.
 

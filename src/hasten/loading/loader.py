@@ -85,8 +85,8 @@ class Loader(DataLoader[T], Generic[T]):
         on_error: Literal["raise", "replace"] = "raise",
         max_error_rate: float = 0.05,
     ) -> None:
-        if isinstance(num_workers, str):
-            _check("num_workers", num_workers, ("auto",))
+        if isinstance(num_workers, str) and num_workers != "auto":
+            raise ValueError(f"num_workers={num_workers!r} is not known: give a number, or 'auto'")
         super().__init__(
             dataset,
             batch_size,

@@ -17,7 +17,7 @@ from hasten.loading.cache.cache import position_of
 from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
-from hasten.loading.failures import substitute
+from hasten.loading.failures import name_in, substitute
 from hasten.loading.generators import has_cached_normal, kept, restore, seed_all, snapshot
 from hasten.loading.memory.arena import Arena, Place
 from hasten.loading.memory.nest import Nest, finished
@@ -90,6 +90,8 @@ class Maker:
                 self._do_samples(ticket, answer)
         except SampleError as failed:
             answer.error, answer.row = failed.__cause__, failed.row
+            if not self._is_process:  # a worker process says it in the message that it sends
+                name_in(answer.error, self._kit.dataset, ticket.indices[failed.row - ticket.start])
         except Exception as error:
             answer.error = error
         return answer
