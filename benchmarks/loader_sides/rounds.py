@@ -130,9 +130,13 @@ def find_workers(bench: Bench, workload: Workload, side: Side, record: dict) -> 
     record["search"] = []
     for workers in range(1, 2 * len(os.sched_getaffinity(0)) + 1):
         found = attempt(short.job(workload, side, workers=workers), bench, side, record)
-        if "failed" in found:
+        if "failed" not in found:
+            record["search"].append(found)
+        elif record["search"]:
+            del record["failed"]  # some refuse more workers than cores; fewer will do
+            break
+        else:
             return
-        record["search"].append(found)
     record["workers"] = max(record["search"], key=lambda found: found["samples"] / found["seconds"])["workers"]
 
 
