@@ -18,7 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "src" / "hasten" / "records"
 PAGE = ROOT / "docs" / "json.md"
-FILES = (("The run", "run.py"), ("The machine", "machine.py"), ("What is concluded", "diagnosis.py"))
+FILES = (
+    ("The run", "run.py"),
+    ("The machine", "machine.py"),
+    ("What is concluded", "diagnosis.py"),
+    ("What was tried", "tuning.py"),
+)
 
 HEAD = """\
 # The JSON record
@@ -30,10 +35,11 @@ Every verb has `--json`: one object on standard output, and nothing else there; 
 | verb | the object's keys |
 |---|---|
 | `hasten diagnose`, `hasten report` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
-| `hasten speedtest` | the same, and `num_images`, `num_labels` |
+| `hasten speedtest` | the same, and `num_images`, `num_labels`, `tuning`: a [Tuning](#tuning), `null` without one |
+| `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: the file that the plan is in |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 
-`.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
+`.hasten/tunings/<id>/tuning.json` holds a Tuning, saved after every trial. `.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
 
 What holds for all of it:
 

@@ -12,6 +12,7 @@ from hasten import cli
 from hasten.diagnosis.case import WORTH, WORTH_INFERRED
 from hasten.diagnosis.diagnose import KINDS
 from hasten.diagnosis.tried_rules import TRIED
+from hasten.fixes.catalog import CATALOG
 from hasten.records import PHASES
 
 ROOT = Path(__file__).parents[1]
@@ -137,10 +138,17 @@ def test_the_json_reference_is_up_to_date():
     assert module.page() == text("docs/json.md"), "run python docs/make_json_reference.py"
 
 
+def test_the_page_of_fixes_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("make_fixes_page", DOCS / "make_fixes_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.page() == text("docs/fixes.md"), "run python docs/make_fixes_page.py"
+    assert [name for name in CATALOG if f"| `{name}` |" not in text("docs/fixes.md")] == []
+
+
 def test_every_key_that_a_verb_prints_is_documented():
-    keys = re.findall(
-        r'"(\w+)":', "".join(re.findall(r"_print_json\(\{(.*?)\}\)", text("src/hasten/cli.py"), re.DOTALL))
-    )
+    every_verb = "".join(text(f"src/hasten/cli/{name}.py") for name in ("measuring", "speedtest", "tuning"))
+    keys = re.findall(r'"(\w+)":', "".join(re.findall(r"print_json\(\{(.*?)\}\)", every_verb, re.DOTALL)))
     assert keys
     assert [key for key in keys if f"`{key}`" not in text("docs/json.md").partition("\n## ")[0]] == []
 

@@ -62,3 +62,11 @@ class BudgetError(HastenError, ValueError):
 
 class DeviceError(HastenError, RuntimeError):
     """A Loader is to bring its batches to a device that is not there."""
+
+
+class PlanError(HastenError, ValueError):
+    """A plan, or a setting given beside it, cannot be used as it is written."""
+
+
+class ResumeError(HastenError, ValueError):
+    """There is no search to go on with, or it was of another command."""

@@ -5,6 +5,7 @@ In: step times. Out: estimates with 95 % intervals. Refuses to know what the num
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -67,6 +68,31 @@ def ratio_interval(
     low = value - widen * max(0.0, value - ratios[int(0.025 * num_resamples)])
     high = value + widen * max(0.0, ratios[int(0.975 * num_resamples) - 1] - value)
     return Estimate(value, max(0.0, low), high)
+
+
+# Looks at a growing number of pairs, and the quantile of Student's t that shares 5 % equally among all of them.
+LOOKS = {3: 10.886, 4: 6.232, 6: 4.219, 8: 3.636, 12: 3.208, 16: 3.036}
+
+
+def paired_speedup(baseline: Sequence[float], candidate: Sequence[float]) -> Estimate:
+    """Baseline / candidate, from pairs measured next to each other, with an interval that may be looked at repeatedly.
+
+    The geometric mean of the pairs' ratios. Pairs, because what drifts falls on both of a pair; logarithms, because
+    times are skewed and a ratio is; Student's t on them, because there are few. The interval is a repeated confidence
+    interval (Jennison and Turnbull, Journal of the Royal Statistical Society B 51, 1989): its 5 % are divided among the
+    looks in `LOOKS`, so that stopping at whichever look is clear errs in no more than 5 % of all trials. With a number
+    of pairs between two looks the quantile is that of the look before. Fewer than three pairs: an interval of any width.
+    Raises ValueError when the sides are not of one length, or empty.
+    """
+    if len(baseline) != len(candidate) or not baseline:
+        raise ValueError("pairs need both sides")
+    logs = [math.log(b / c) for b, c in zip(baseline, candidate)]
+    mean = statistics.fmean(logs)
+    known = [number for number in LOOKS if number <= len(logs)]
+    if not known:
+        return Estimate(math.exp(mean), 0.0, float("inf"))
+    half = LOOKS[max(known)] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 def quantile(values: Sequence[float], share: float) -> float:

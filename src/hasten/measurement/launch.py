@@ -111,13 +111,14 @@ def launch(
     environment: Mapping[str, str] | None = None,
     output: int | None = None,
     patience: float = 60.0,
+    longest: float = float("inf"),
     on_status: Callable[[list[object]], object] = lambda _: None,
 ) -> Outcome:
     """Run `command` until its windows are full or it ends by itself.
 
     `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
-    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds, and
-    KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
+    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds or the window is
+    not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
     """
     make_folder(folder)
     started = time.perf_counter()
@@ -137,7 +138,7 @@ def launch(
         sampler = ResourceSampler(process.pid, clock=lambda: time.perf_counter() - started)
         try:
             with sampler:
-                outcome.exit_code = _wait(process, folder, patience, on_status)
+                outcome.exit_code = _wait(process, folder, patience, longest, on_status)
         finally:
             outcome.seconds = time.perf_counter() - started
             end_everything(process, sampler.seen, mark=(FOLDER_VARIABLE, os.fspath(folder.resolve())))
@@ -151,6 +152,13 @@ def launch(
 
 def environment_for(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """The environment in which a process, and all it starts, is measured into `folder`."""
+    environment = plugin_environment(folder, {**TRACKERS, **extra})
+    environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
+    return environment
+
+
+def plugin_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which torch calls the plug-in at the end of its import; its entry point lies in `folder`."""
     autoload = folder / "autoload"
     information = autoload / "hasten_autoload-1.dist-info"
     information.mkdir(parents=True, exist_ok=True)
@@ -158,10 +166,9 @@ def environment_for(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
     (autoload / "hasten_autoload.py").write_text(ENTRY_POINT.format(home=home), encoding="utf-8")
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hasten-autoload\nVersion: 1\n")
     (information / "entry_points.txt").write_text("[torch.backends]\nhasten = hasten_autoload:install\n")
-    environment = {**os.environ, **TRACKERS, **extra}
+    environment = {**os.environ, **extra}
     path = [os.fspath(autoload.resolve()), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
     return environment
 
 
@@ -169,6 +176,7 @@ def _wait(
     process: subprocess.Popen[bytes],
     folder: Path,
     patience: float,
+    longest: float,
     on_status: Callable[[list[object]], object],
 ) -> int | None:
     """Wait for the windows to fill or the process to end; its exit code, or None when hasten ended it."""
@@ -195,6 +203,8 @@ def _wait(
                 return None
         elif not stepped and time.monotonic() - started > patience:
             raise NoStepError(_no_step(statuses, patience))
+        elif time.monotonic() - started > longest:
+            raise NoStepError(f"its steps were not measured within {longest:.0f} s; it may hang")
         time.sleep(0.05)
 
 

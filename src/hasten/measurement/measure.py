@@ -10,8 +10,8 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class Wanted:
     quick: bool = False  # no further runs
     begun_within: float = float("inf")  # seconds from the start in which further runs may begin
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
+    spec: Mapping[str, object] = field(default_factory=dict)  # what the processes are told besides: fixes, seeds
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure(
@@ -155,7 +157,8 @@ class _Measuring:
         self._num_launches += 1
         folder = make_folder(self.folder / f"launch-{self._num_launches}")
         expected = self.wanted.seconds if first else float(spec.get("expected", LEAST_SECONDS))  # type: ignore[arg-type]
-        spec = {"seconds": self.wanted.seconds if first else LEAST_SECONDS, **spec, "quiet": not first}
+        spec = {**self.wanted.spec, "seconds": self.wanted.seconds if first else LEAST_SECONDS, **spec}
+        spec["quiet"] = not first
         with contextlib.ExitStack() as stack:
             output = self.wanted.script_output
             if not first:
@@ -164,7 +167,7 @@ class _Measuring:
                 self.command,
                 spec=spec,
                 folder=folder,
-                environment=environment,
+                environment={**self.wanted.environment, **(environment or {})},
                 output=output,
                 patience=self.wanted.patience,
                 on_status=lambda status: self.on_progress(what, float(status[2]), expected),  # type: ignore[arg-type]

@@ -96,6 +96,17 @@ def ratio(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
     return f"{_decimal(value, decimals)}x"
 
 
+def ratio_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
+    """A ratio with its 95 % interval: "1.40x (1.35 to 1.46)"; without one, the ratio."""
+    if estimate is None or not _known(estimate.value):
+        return unknown
+    if not _known(estimate.high) or estimate.high == estimate.low:
+        return ratio(estimate.value)
+    decimals = 2 if estimate.high - estimate.low < 1.0 else 1
+    value, low, high = (_decimal(part, decimals) for part in (estimate.value, estimate.low, estimate.high))
+    return f"{value}x ({low} to {high})"
+
+
 def share(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
     """A part of one as "41 %"; below one per cent as "0.4 %"."""
     if not _known(value):

@@ -342,3 +342,21 @@ def test_an_object_that_answers_to_every_name_with_an_error_is_looked_through_al
     found = survey([grumpy])
     grumpy.held = 4
     assert found.is_complete and survey([grumpy]).digest != found.digest
+
+
+def test_what_hasten_wraps_while_it_measures_is_what_it_was(tmp_path):
+    from hasten.measurement.inside import workers
+    from hasten.measurement.inside.patches import Patches
+
+    def opens(path):
+        with open(path, "rb") as file:
+            return Image.open(file).convert("RGB")
+
+    plain = survey(opens)
+    patches = Patches()
+    workers.install(tmp_path, patches)
+    try:
+        measured = survey(opens)
+    finally:
+        patches.undo()
+    assert measured.digest == plain.digest and measured.doubts == plain.doubts

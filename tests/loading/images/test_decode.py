@@ -139,20 +139,20 @@ def test_a_truncated_photo_raises_what_pillow_raises(name):
 
 @pytest.mark.parametrize("name", sorted(set(JPEGS) - {"cmyk"}))
 def test_a_whole_photo_is_not_decoded_by_pillow(name, monkeypatch):
-    assert decode._simplejpeg_agrees()
+    assert decode.simplejpeg_agrees()
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("Pillow decoded it"))
     assert read_image(JPEGS[name]).shape == (HEIGHT, WIDTH, 3)
 
 
 def test_another_libjpeg_in_pillow_leaves_everything_to_pillow(monkeypatch):
-    decode._simplejpeg_agrees.cache_clear()
+    decode.simplejpeg_agrees.cache_clear()
     try:
         with monkeypatch.context() as patched:
             patched.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: np.zeros((37, 53, 3), np.uint8))
-            assert not decode._simplejpeg_agrees()
+            assert not decode.simplejpeg_agrees()
             assert np.array_equal(read_image(JPEGS["4:2:0"]), by_pillow(JPEGS["4:2:0"], "RGB"))
     finally:
-        decode._simplejpeg_agrees.cache_clear()
+        decode.simplejpeg_agrees.cache_clear()
 
 
 def test_a_wrong_extension_does_not_matter(tmp_path):

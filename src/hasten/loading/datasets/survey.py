@@ -236,6 +236,11 @@ class _Walk:
     def _visit_function(self, function: types.FunctionType) -> None:
         # Not its __module__, which functools.wraps copies from another.
         module = str(function.__globals__.get("__name__"))
+        if module.startswith("hasten.") and "__wrapped__" in vars(function):
+            self.visit(
+                vars(function)["__wrapped__"]
+            )  # hasten's own wrappers, where it measures: they do what it does
+            return
         self._emit(f"{module}.{function.__qualname__}")
         if is_trusted_module(module) or f"{module}.{function.__qualname__}" in SETTLED_FUNCTIONS:
             self._trust(module, function.__qualname__)

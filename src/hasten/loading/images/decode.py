@@ -49,9 +49,9 @@ def read_image(
         if mode is None and image.mode not in ("RGB", "L"):
             raise ImageModeError(f"the image has mode {image.mode}: pass mode='RGB' or mode='L'")
         grey = image.mode == "L" and (mode != "RGB" or keep_grey)
-        if image.format == "JPEG" and image.mode in ("RGB", "L") and _simplejpeg_agrees():
+        if image.format == "JPEG" and image.mode in ("RGB", "L") and simplejpeg_agrees():
             smallest = (0, 0) if at_least is None else _reduced(image.height, image.width, at_least)
-            array = _decode_jpeg(data, grey, smallest)
+            array = decode_jpeg(data, grey, smallest)
             if array is not None:
                 return np.asarray(Image.fromarray(array).convert("L")) if mode == "L" and not grey else array
         as_it_is = grey or (image.mode == "RGB" and mode in (None, "RGB"))
@@ -72,7 +72,7 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def _decode_jpeg(data: bytes, grey: bool, smallest: tuple[int, int]) -> np.ndarray | None:
+def decode_jpeg(data: bytes, grey: bool, smallest: tuple[int, int]) -> np.ndarray | None:
     """None where simplejpeg refuses: the file is damaged or unusual, and Pillow decides what that means."""
     try:
         array = simplejpeg.decode_jpeg(
@@ -93,7 +93,7 @@ def _reduced(height: int, width: int, at_least: tuple[int, int]) -> tuple[int, i
 
 
 @functools.cache
-def _simplejpeg_agrees() -> bool:
+def simplejpeg_agrees() -> bool:
     """Whether simplejpeg and Pillow make the same pixels here.
 
     Both carry libjpeg-turbo in their wheels, but a Pillow built elsewhere may stand on another libjpeg, which
@@ -104,7 +104,7 @@ def _simplejpeg_agrees() -> bool:
         file = io.BytesIO()
         noise.save(file, "JPEG", subsampling=subsampling)
         with Image.open(file) as image:
-            ours = _decode_jpeg(file.getvalue(), False, (0, 0))
+            ours = decode_jpeg(file.getvalue(), False, (0, 0))
             if ours is None or not np.array_equal(ours, np.asarray(image)):
                 return False
     return True

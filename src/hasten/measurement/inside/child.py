@@ -7,34 +7,43 @@ break the script: whatever goes wrong here is one line on standard error, and tr
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import multiprocessing.process
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.session import Session
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+PLAN_VARIABLE = "HASTEN_PLAN"  # a run under a plan, which is not measured: its spec, as JSON
 
 _installed = False
 
 
 def install() -> None:
-    """Begin to measure this process, if a run asked for it. Called by torch's backend autoload."""
+    """Begin to measure this process, or to follow a plan, if it was asked for. Called by torch's backend autoload."""
     global _installed
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder is None or _installed:
+    folder, plan = os.environ.get(FOLDER_VARIABLE), os.environ.get(PLAN_VARIABLE)
+    if _installed or (folder is None and plan is None):
         return
     _installed = True
     try:
-        _at_every_end(*begin(Path(folder)))
+        if folder is not None:
+            _at_every_end(*begin(Path(folder)))
+        elif plan is not None:
+            from hasten.measurement.inside.following import follow
+
+            follow(json.loads(plan))
     except Exception as error:
-        sys.stderr.write(f"hasten: this process is not measured ({error!r})\n")
+        what = "not measured" if folder is not None else "not under the plan"
+        sys.stderr.write(f"hasten: this process is {what} ({error!r})\n")
 
 
 def begin(folder: Path) -> tuple[Session, Patches]:
@@ -52,10 +61,12 @@ def begin(folder: Path) -> tuple[Session, Patches]:
         # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
         multiprocessing.process.current_process()._config["tempdir"] = spec["sockets"]  # type: ignore[attr-defined]
     patches, marks, history = Patches(), Marks(), History()
-    workers.install(folder, patches)
+    if "quality" not in spec:  # of a comparison only the step's time and the training's course are wanted
+        workers.install(folder, patches)
     session = Session(folder, history=history, marks=marks)
     hooks.install(session, patches)
-    readouts.install(marks, patches)
+    if "quality" not in spec:
+        readouts.install(marks, patches)
     scratch.install(folder / "scratch", marks, patches)
     session.launcher = spec.get("launcher")
     session.roots = Roots(marks, patches)
@@ -64,7 +75,29 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     session.on_finish = facts.gather
     for name in spec.get("install", []):
         installs.install(name, patches)
+    _compare(spec, session, patches)
     return session, patches
+
+
+def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> None:
+    """What a comparison of two ways to train needs: plug-ins by name, seeds, short epochs, and the quality watched."""
+    for plugin in spec.get("plugins", []):
+        module, _, function = plugin.partition(":")
+        getattr(importlib.import_module(module), function)(spec, session.folder, patches)
+    if "seed" in spec:
+        from hasten.measurement.inside.seeding import seed_everything
+
+        seed_everything(spec["seed"], shift=spec.get("shift", 0), patches=patches)
+    if "epoch_batches" in spec:
+        from hasten.measurement.inside.short_epochs import ShortEpochs
+
+        epochs = ShortEpochs(spec["epoch_batches"], patches)
+        session.course.cold = lambda: epochs.num_passes() < 2
+        session.course.longest_warm_up = spec["warm_seconds"]
+    if "quality" in spec:
+        from hasten.measurement.inside.quality import Quality
+
+        session.quality = Quality(patches, num_batches=spec["quality"], perturb=spec.get("perturb", False))
 
 
 def _at_every_end(session: Session, patches: Patches) -> None:

@@ -6,6 +6,8 @@ what a segment switches on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hasten.measurement.inside.programs import History, Program, Segment
 
 WARM_STEPS = 3
@@ -23,6 +25,8 @@ class Course:
         self.first_step_at: float | None = None
         self.started_at: float | None = None  # when the warm-up ended
         self.segment: Segment | None = None
+        self.cold: Callable[[], bool] = lambda: False  # the warm-up goes on while it is, up to `longest_warm_up`
+        self.longest_warm_up = LONGEST_WARM_UP
         self._program: Program = iter(())
         self._begun = 0.0
         self._steps = 0  # of this segment
@@ -57,6 +61,8 @@ class Course:
         assert self.first_step_at is not None
         self.bounds.append((now, "warm-up", False))
         done, elapsed = len(self.bounds), now - self.first_step_at
+        if self.cold() and elapsed < self.longest_warm_up:
+            return False
         if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
             self.started_at = now
             return True

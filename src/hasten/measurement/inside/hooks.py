@@ -68,14 +68,20 @@ def install(listener: Listener, patches: Patches) -> None:
 
 def _hook_loader(listener: Listener, patches: Patches) -> None:
     marks = listener.marks
+    starting: list[object] = []
 
     def make_iter(original: Function) -> Function:
         @functools.wraps(original)
         def __iter__(self: DataLoader[object]) -> object:
+            if starting or not marks.here():  # a loader that is another's beginning
+                return original(self)
+            starting.append(self)
             start = marks.now()
-            iterator = original(self)
-            if marks.here():
-                listener.loader_starts(self, iterator, start)
+            try:
+                iterator = original(self)
+            finally:
+                starting.pop()
+            listener.loader_starts(self, iterator, start)
             return iterator
 
         return __iter__

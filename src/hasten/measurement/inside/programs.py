@@ -100,6 +100,12 @@ def plain(history: History, *, seconds: float) -> Program:
         yield Segment(label=PLAIN, min_seconds=seconds / 8, min_steps=1)
 
 
+def first_steps(history: History, *, num_steps: int, seconds: float) -> Program:
+    """So many steps and no more, or what `seconds` hold of them."""
+    while history.num_steps < num_steps and history.measuring < seconds:
+        yield Segment(label=PLAIN, min_seconds=0.2, min_steps=1)
+
+
 @dataclass(kw_only=True)
 class Switch:
     """Something that can be turned on and off between two steps."""

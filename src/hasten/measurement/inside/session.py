@@ -27,6 +27,7 @@ from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.programs import History
+from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
@@ -68,6 +69,7 @@ class Session:
         self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
+        self.quality: Quality | None = None  # watched where two ways to train are compared
         self.profiler_seen = False
         self.launcher: int | None = None  # hasten's own process
         self._device = DeviceWatch(marks)
@@ -124,6 +126,8 @@ class Session:
     @_standing_aside
     def _length_of(self, number: int, batch: object) -> int:
         self.last_batch = batch
+        if self.quality is not None and torch.is_grad_enabled():
+            self.quality.batch(batch)
         return self.loaders.length_of(number, batch)
 
     def _stand_aside(self, error: Exception) -> None:
@@ -227,6 +231,8 @@ class Session:
         self.extra["run_delay_after"] = run_delay()
         raw = self.raw(ended_by)
         try:
+            if self.quality is not None:
+                raw["quality"] = self.quality.raw()
             raw.update(self.on_finish(self))
         except Exception as error:
             raw["trouble"] = repr(error)

@@ -1,0 +1,153 @@
+"""Does `hasten tune` find what each planted fault calls for, and how near does the plan come to mending it by hand?
+
+Every script of tests/faulty is tuned as a user would tune it; then the script as it is, the script under the plan and the
+script with --mended run in turn (A B C C B A ...), in fresh processes, with the clock that trials have. Where the plan
+keeps samples, all three have short epochs and are measured from the second on.
+
+    python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
+
+    fix        whether the plan has a fix that answers the script's finding (or there is an edit that does)
+    plan       script / plan step time; 95 % interval over the rounds
+    by hand    script / mended step time
+    reached    the plan's speed over that of the mended script
+
+Prints a table and one JSON line; everything that was measured goes to benchmarks/results/tune/SCRIPT.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from by_hand import CASES, SCRIPTS, expected_kind
+
+from hasten.fixes.catalog import CATALOG, variables_of
+from hasten.measurement.side import Bench, Frequencies, Seen
+from hasten.records import Run, Tuning, from_json, to_json
+from hasten.stats import paired_speedup
+from hasten.tuning.trial import Manner, Sides, spec_of
+from hasten.tuning.tune import manner_of, situation_of
+
+RESULTS = Path(__file__).resolve().parent / "results" / "tune"
+HEALTHY = ("healthy", "healthy_accumulation", "healthy_heavy_model", "healthy_no_workers")
+
+
+def tuned(script: Path, folder: Path, *, budget: float) -> tuple[Tuning, float]:
+    """The search, made by the command line, and the seconds it took."""
+    command = [sys.executable, "-m", "hasten", "tune", "--budget", f"{budget}s", str(script)]
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    took = time.perf_counter() - start
+    (saved,) = (folder / ".hasten" / "tunings").glob("*/tuning.json")
+    return from_json(Tuning, saved.read_bytes(), source=str(saved)), took
+
+
+def first_run(tuning: Tuning, folder: Path) -> Run:
+    path = folder / ".hasten" / "runs" / tuning.runs[0] / "run.json"
+    return from_json(Run, path.read_bytes(), source=str(path))
+
+
+def answers(tuning: Tuning, kind: str) -> list[str]:
+    """What of the plan answers the finding."""
+    fixes = [name for name in tuning.settings if kind in CATALOG[name].answers]
+    return fixes + ["edit" for edit in tuning.edits if edit.kind == kind]
+
+
+def three_sides(script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int) -> dict[str, list[Seen]]:
+    """The script, the plan and the mended script, in turn."""
+    manner: Manner = manner_of(situation_of(run, {}), tuning.settings)
+    benches = {
+        "script": Bench([sys.executable, str(script)], folder / "sides", patience=120.0),
+        "mended": Bench([sys.executable, str(script), "--mended"], folder / "sides-mended", patience=120.0),
+    }
+    sides: dict[str, list[Seen]] = {"script": [], "plan": [], "mended": []}
+    for number in range(rounds):
+        order = ["script", "plan", "mended"]
+        for side in order if number % 2 == 0 else reversed(order):
+            settings = tuning.settings if side == "plan" else {}
+            bench = benches["mended" if side == "mended" else "script"]
+            sides[side].append(bench.run(spec=spec_of(settings, manner), environment=variables_of(settings)))
+    return sides
+
+
+def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
+    """One script, tuned and compared."""
+    script = SCRIPTS / f"{name}.py"
+    kind = expected_kind(script)
+    folder = Path(tempfile.mkdtemp(prefix="hasten-bench-tune-"))
+    load = os.getloadavg()[0]
+    try:
+        tuning, took = tuned(script, folder, budget=budget)
+        result: dict[str, object] = {
+            "kind": kind,
+            "load_before": load,
+            "seconds": took,
+            "settings": tuning.settings,
+            "answers": answers(tuning, kind),
+            "tuning": json.loads(to_json(tuning)),
+        }
+        if tuning.settings and name in CASES:
+            run = first_run(tuning, folder)
+            sides = three_sides(script, tuning, run, folder, rounds=rounds)
+            result |= compared(sides, Frequencies.of(run.facts), CASES[name].mended_steps)
+        return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def compared(sides: dict[str, list[Seen]], frequencies: Frequencies, mended_steps: float) -> dict[str, object]:
+    """Speedups with intervals, and both sides' raw step times."""
+    script, plan = Sides(sides["script"], sides["plan"]).seconds(frequencies)
+    _, mended = Sides(sides["script"], sides["mended"]).seconds(frequencies)
+    mended = [seconds * mended_steps for seconds in mended]
+    return {
+        "speedup": paired_speedup(script, plan),
+        "by_hand": paired_speedup(script, mended),
+        "reached": paired_speedup(mended, plan),
+        "step_seconds": {"script": script, "plan": plan, "mended": mended},
+    }
+
+
+def print_row(name: str, result: dict) -> None:
+    plan = " ".join(f"{key}={value}" for key, value in result["settings"].items()) or "empty"
+    fix = "-" if name in HEALTHY else "yes" if result["answers"] else "NO"
+    figures = "".join(
+        f"{value:8.2f} ({low:.2f} to {high:.2f})".ljust(26) if (value, low, high) else ""
+        for value, low, high in (result[key] for key in ("speedup", "by_hand", "reached") if key in result)
+    )
+    print(f"{name:24} {fix:4} {result['seconds']:5.0f} s {figures or ' ':80} {plan}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    every = [*CASES, *HEALTHY]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="SCRIPT")
+    parser.add_argument("--budget", type=float, default=300.0)
+    parser.add_argument("--rounds", type=int, default=4)
+    wanted = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    brief: dict[str, object] = {}
+    print(f"{'':24} fix    took     plan                     by hand                   reached")
+    for name in wanted.only:
+        try:
+            result = measure(name, budget=wanted.budget, rounds=wanted.rounds)
+        except (subprocess.CalledProcessError, RuntimeError) as error:
+            print(f"{name:24} failed: {error}", flush=True)
+            continue
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        brief[name] = {key: value for key, value in result.items() if key not in ("tuning", "step_seconds")}
+        print_row(name, result)
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    print(json.dumps({"benchmark": "tune", "machine": machine, "scripts": brief}))
+
+
+if __name__ == "__main__":
+    main()

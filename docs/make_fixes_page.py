@@ -1,0 +1,76 @@
+"""Write docs/fixes.md from the catalog of fixes.
+
+    python docs/make_fixes_page.py           write the page
+    python docs/make_fixes_page.py --check   say whether it is up to date, and exit with 1 if not
+
+What a fix is called, does, guarantees and may be set to is written in one place only: src/hasten/fixes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from types import ModuleType
+
+from hasten.fixes import execution, input, memory, precision, recipe
+from hasten.fixes.fix import Fix
+
+PAGE = Path(__file__).resolve().parent / "fixes.md"
+ROOMS: tuple[tuple[str, ModuleType, str], ...] = (
+    ("Input", input, "On the way from the disk to the batch; for the validation loader as well."),
+    ("Precision", precision, "Products in fewer bits. A script that chose a precision itself is left alone."),
+    ("Execution", execution, "The same mathematics, carried out otherwise."),
+    ("Memory", memory, "For when memory is short. `hasten run` takes to `micro_batch` by itself when it runs out."),
+    ("Recipe", recipe, "Other training dynamics: tried only with `--recipe`, and proven by `--metric`."),
+)
+HEAD = """\
+# Fixes
+
+<!-- Written by docs/make_fixes_page.py from src/hasten/fixes; edit the titles there. -->
+
+What `hasten tune` tries and `hasten run` applies, from outside, to a script that stays as it is. Each is one line under `[fixes]` in `hasten.toml`; `false` turns it off. [Tuning](tuning.md) tells how they are chosen and proven.
+
+| guarantee | means |
+|---|---|
+| identical | the same batches and the same arithmetic. Where samples draw random numbers, another number of workers or another loader draws others, and the loss is held against the script's own seeds |
+| rounding | the same mathematics, rounded otherwise |
+| precision | fewer bits |
+| recipe | other training dynamics |
+
+"""
+
+
+def page() -> str:
+    """The whole page as text."""
+    parts = [HEAD]
+    for title, room, says in ROOMS:
+        parts.append(
+            f"## {title}\n\n{says}\n\n| setting | may be | what it does | guarantee | answers |\n|---|---|---|---|---|\n"
+        )
+        parts += [_row(fix) for fix in room.FIXES]
+        parts.append("\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def _row(fix: Fix) -> str:
+    answers = ", ".join(f"[{kind}](bottlenecks.md#{kind})" for kind in fix.answers) or "-"
+    extra = "".join(
+        f"; {verb} {', '.join(f'`{name}`' for name in names)}"
+        for verb, names in (("needs", fix.needs), ("not with", fix.excludes))
+        if names
+    )
+    return f"| `{fix.name}` | {fix.allowed} | {fix.title}{extra} | {fix.guarantee} | {answers} |\n"
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    return int(page() != PAGE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

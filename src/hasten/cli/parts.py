@@ -1,0 +1,92 @@
+"""What the verbs have in common: options, numbers on the command line, consoles."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+
+RESULTS = Path(".hasten")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+WHAT_TO_RUN = "(SCRIPT.py | -m MODULE | COMMAND) [its arguments ...]"
+
+
+def add_verb(
+    verbs: Verbs, name: str, says: str, run: Callable[[argparse.Namespace], int], *, usage: str | None = None
+) -> argparse.ArgumentParser:
+    """A verb, with what all of them have; `run` is called with what was parsed."""
+    verb = verbs.add_parser(name, help=says, description=says, allow_abbrev=False, usage=usage)
+    verb.set_defaults(run=run)
+    verb.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    return verb
+
+
+def add_measuring(verb: argparse.ArgumentParser, *, seconds: float) -> None:
+    """How long to measure."""
+    verb.add_argument("--steps", type=positive, metavar="N", help="measure N steps (default: until steady)")
+    verb.add_argument(
+        "--seconds",
+        type=seconds_above_0,
+        default=seconds,
+        metavar="S",
+        help=f"measure at most S seconds ({seconds:g})",
+    )
+    verb.add_argument(
+        "--wait", type=seconds_above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
+    )
+    verb.add_argument("--quick", action="store_true", help="one run only: causes are inferred, not confirmed")
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more, for argparse."""
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return number
+
+
+def seconds_above_0(text: str) -> float:
+    """A number above 0, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def time_span(text: str) -> float:
+    """Seconds of a text as "90s", "10m" or "1h", for argparse."""
+    found = re.fullmatch(r"([\d.]+)\s*([a-z]*)", text)
+    if found is None or found[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(f'{text!r} is no time; write "90s", "10m" or "1h"')
+    return seconds_above_0(found[1]) * _UNITS[found[2]]
+
+
+def add_command(verb: argparse.ArgumentParser) -> None:
+    """The words of the user's own command, to its end."""
+    verb.add_argument("-m", dest="module", action="store_true", help="the next word is a module, as in python -m")
+    verb.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to print."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

@@ -1,0 +1,142 @@
+"""tune and run: the verbs that make a script faster."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.cli.parts import (
+    RESULTS,
+    WHAT_TO_RUN,
+    add_command,
+    add_verb,
+    console,
+    print_json,
+    seconds_above_0,
+    time_span,
+)
+from hasten.errors import PlanError
+
+if TYPE_CHECKING:
+    from hasten.cli.parts import Verbs
+    from hasten.records import Tuning
+    from hasten.tuning.tune import Budget
+
+PLAN = Path("hasten.toml")
+
+
+# ------------------------------------------------------------------------------------------------------- tune
+
+
+def add_tune(verbs: Verbs) -> None:
+    """`hasten tune`."""
+    says = "Try the fixes in short trials, keep those that are proven to help, and write them to hasten.toml."
+    verb = add_verb(verbs, "tune", says, _tune, usage=f"hasten tune [options] {WHAT_TO_RUN}")
+    _add_budget(verb)
+    verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="where the plan goes (hasten.toml)")
+    verb.add_argument("--resume", action="store_true", help="go on with the last search of this command")
+    verb.add_argument("--write", action="store_true", help="apply the edits that only the source can have")
+    add_command(verb)
+
+
+def _add_budget(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--budget", type=time_span, default=600.0, metavar="TIME", help="for all trials (10m)")
+    verb.add_argument(
+        "--wait", type=seconds_above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
+    )
+    verb.add_argument(
+        "--epochs", type=seconds_above_0, metavar="N", help="training takes N: start-up costs are charged"
+    )
+    verb.add_argument("--recipe", action="store_true", help="try other batch sizes and schedules too; needs --metric")
+    verb.add_argument("--metric", metavar="REGEX", help="a number in the script's output that must not get worse")
+    verb.add_argument("--metric-lower", action="store_true", help="of that number, less is better")
+
+
+def _tune(wanted: argparse.Namespace) -> int:
+    from hasten.reports.tuning import print_tuning
+    from hasten.tuning.edits import write_edits
+    from hasten.tuning.plan import write_plan
+
+    tuning = _search(wanted)
+    write_plan(wanted.plan, tuning)
+    for line in write_edits(tuning.edits) if wanted.write else ():
+        print(f"hasten: changed {line}", file=sys.stderr)
+    record = RESULTS / "tunings" / tuning.id / "tuning.json"
+    if wanted.json:
+        print_json({"tuning": tuning, "plan": str(wanted.plan)})
+    else:
+        print_tuning(tuning, console=console(), plan=str(wanted.plan), record=str(record))
+    return 0
+
+
+def _search(wanted: argparse.Namespace) -> Tuning:
+    from hasten.reports.progress import progress
+    from hasten.tuning.tune import tune
+
+    with progress(console(stderr=True), quiet=wanted.json) as bar:
+        return tune(
+            wanted.words,
+            module=wanted.module,
+            budget=_budget_of(wanted),
+            resume=getattr(wanted, "resume", False),
+            root=RESULTS,
+            on_progress=bar.update,
+        )
+
+
+def _budget_of(wanted: argparse.Namespace) -> Budget:
+    from hasten.tuning.prove import Metric
+    from hasten.tuning.tune import Budget
+
+    if wanted.recipe and wanted.metric is None:
+        raise PlanError("--recipe changes how the model is trained; say by --metric 'REGEX' what must not get worse")
+    metric = None
+    if wanted.metric is not None:
+        try:
+            pattern = re.compile(wanted.metric)
+        except re.error as error:
+            raise PlanError(f"--metric {wanted.metric!r} is no regular expression ({error})") from None
+        if pattern.groups != 1:
+            raise PlanError(f"--metric {wanted.metric!r} needs one group round the number, as in 'F1: ([0-9.]+)'")
+        metric = Metric(pattern, higher_is_better=not wanted.metric_lower)
+    return Budget(
+        seconds=wanted.budget,
+        patience=wanted.wait,
+        recipes=wanted.recipe,
+        metric=metric,
+        num_epochs=wanted.epochs,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- run
+
+
+def add_run(verbs: Verbs) -> None:
+    """`hasten run`."""
+    says = "Run a script, unmodified, under the plan of hasten.toml."
+    verb = add_verb(verbs, "run", says, _run, usage=f"hasten run [options] {WHAT_TO_RUN}")
+    verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="the plan (hasten.toml)")
+    verb.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; repeatable")
+    verb.add_argument("--auto", action="store_true", help="tune first, where there is no plan yet")
+    _add_budget(verb)
+    add_command(verb)
+
+
+def _run(wanted: argparse.Namespace) -> int:
+    from hasten.measurement.launch import command_words
+    from hasten.measurement.system.machine import read_machine
+    from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
+    from hasten.tuning.running import run_under
+
+    command = command_words(wanted.words, module=wanted.module)
+    if wanted.auto and not wanted.plan.exists():
+        _tune(wanted)
+    told = ("-m", *wanted.words) if wanted.module else tuple(wanted.words)
+    bare = not wanted.plan.exists() and wanted.set and wanted.plan == PLAN
+    plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
+    for line in doubts(plan, read_machine(), told):
+        print(f"hasten: {line}", file=sys.stderr)
+    return run_under(plan, command, root=RESULTS)

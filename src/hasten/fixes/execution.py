@@ -1,0 +1,183 @@
+"""Fixes that carry out the same mathematics otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes.util import find_library
+
+from hasten.errors import PlanError
+from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
+from hasten.measurement.interventions import KEEP_MEMORY
+from hasten.records import Value
+
+INSIDE = "hasten.fixes.inside.execution"
+PRELOADS = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
+
+
+def _allocator_variables(value: Value) -> Mapping[str, str]:
+    if value == "glibc":
+        return KEEP_MEMORY
+    found = next(filter(None, map(find_library, PRELOADS[str(value)])), None)
+    if found is None:
+        raise PlanError(f'allocator = "{value}" is not installed here; install it, or write "glibc"')
+    return {"LD_PRELOAD": found}
+
+
+def _thread_variables(value: Value) -> Mapping[str, str]:
+    return {"OMP_NUM_THREADS": str(value)} if value else {}
+
+
+def _cpu_threads(situation: Situation) -> list[Proposal] | str:
+    if not situation.case.on_cpu:
+        return "the model is not trained on the CPU"
+    finding = situation.finding("thread_contention")
+    if finding is None:
+        return "threads do not fight over cores"
+    machine, train = situation.case.run.machine, situation.case.train
+    busy = int(situation.settings.get("num_workers", train.num_workers if train is not None else 0))
+    number = max(1, int(machine.num_cores) - min(busy, int(machine.num_cores) - 1))
+    return [Proposal(value=number, saves=finding.recoverable, because=finding.title)]
+
+
+def _omp_wait(situation: Situation) -> list[Proposal] | str:
+    if not situation.case.on_cpu or situation.case.facts.num_threads < 2:
+        return "no threads wait for each other on the CPU"
+    tried = situation.case.measured("passive_waiting")
+    if tried is None:
+        return "waiting passively was not faster here"
+    return [Proposal(value="passive", saves=tried[0], because="threads spin while others want their core")]
+
+
+def _compile(situation: Situation) -> list[Proposal] | str:
+    facts = situation.case.facts
+    if any(model.compiled for model in facts.models):
+        return "the script compiles its model itself"
+    finding = situation.finding("launch_bound")
+    if finding is not None:
+        return [Proposal(value="default", saves=finding.recoverable, because=finding.title)]
+    if situation.case.on_cpu:
+        return "on a CPU it pays where a step is many small operators, and this one is not"
+    saves = 0.15 * situation.case.phase("forward", "loss", "backward")
+    return [Proposal(value="default", saves=saves, because="operators run one by one")]
+
+
+def _cudnn(situation: Situation) -> list[Proposal] | str:
+    finding = situation.finding("cudnn_autotune")
+    if situation.case.on_cpu:
+        return "cuDNN is of NVIDIA GPUs"
+    if finding is None:
+        return "it was not faster here"
+    wanted = not situation.case.facts.cudnn_benchmark
+    return [Proposal(value=wanted, saves=finding.recoverable, because=finding.title)] if wanted else "shapes vary"
+
+
+FIXES = (
+    Fix(
+        name="channels_last",
+        title="convolutions' weights and inputs lie channel by channel within each pixel",
+        guarantee="rounding",
+        answers=("channels_first",),
+        propose=from_finding(
+            "channels_first", otherwise="the other layout was not faster, or there is no convolution"
+        ),
+        installer=f"{INSIDE}:channels_last",
+    ),
+    Fix(
+        name="compile",
+        title="the model's forward compiled by torch.compile, in place",
+        guarantee="rounding",
+        answers=("launch_bound",),
+        propose=_compile,
+        kind="word",
+        words=("default", "reduce-overhead", "max-autotune-no-cudagraphs"),
+        installer=f"{INSIDE}:compile",
+    ),
+    Fix(
+        name="fused_optimizer",
+        title="one kernel updates all parameters",
+        guarantee="rounding",
+        answers=("unfused_optimizer",),
+        propose=from_finding("unfused_optimizer", otherwise="the optimizer takes no time worth saving, or is fused"),
+        installer=f"{INSIDE}:fused_optimizer",
+    ),
+    Fix(
+        name="set_to_none",
+        title="gradients are dropped between steps, not filled with zeros",
+        guarantee="identical",
+        answers=("zero_grad_in_place",),
+        propose=from_finding("zero_grad_in_place", otherwise="gradients are dropped already"),
+        installer=f"{INSIDE}:set_to_none",
+    ),
+    Fix(
+        name="no_debug",
+        title="anomaly detection and profilers stay off",
+        guarantee="identical",
+        answers=("anomaly_detection", "profiler_on"),
+        propose=from_finding("anomaly_detection", "profiler_on", otherwise="no debugging aid is on"),
+        installer="hasten.fixes.inside.debugging:no_debug",
+    ),
+    Fix(
+        name="no_grad_validation",
+        title="validation records nothing for a backward that never comes",
+        guarantee="identical",
+        answers=("validation_gradients",),
+        propose=from_finding("validation_gradients", otherwise="validation records no gradients"),
+        installer=f"{INSIDE}:no_grad_validation",
+    ),
+    Fix(
+        name="cpu_threads",
+        title="operators of the training process run on so many threads",
+        guarantee="rounding",
+        answers=("thread_contention",),
+        propose=_cpu_threads,
+        kind="number",
+        installer=f"{INSIDE}:cpu_threads",
+        variables=_thread_variables,
+    ),
+    Fix(
+        name="omp_wait",
+        title="OpenMP threads sleep while they wait for each other",
+        guarantee="identical",
+        answers=("thread_contention",),
+        propose=_omp_wait,
+        kind="word",
+        words=("passive",),
+        variables=lambda value: {"OMP_WAIT_POLICY": "PASSIVE"} if value else {},
+    ),
+    Fix(
+        name="flush_denormal",
+        title="numbers below 1e-38 count as zero",
+        guarantee="rounding",
+        answers=("denormals",),
+        propose=from_finding("denormals", otherwise="no denormal numbers slow this CPU down"),
+        installer=f"{INSIDE}:flush_denormal",
+    ),
+    Fix(
+        name="allocator",
+        title="memory that was freed stays with the process; or another allocator",
+        guarantee="identical",
+        answers=("page_faults",),
+        propose=from_finding("page_faults", value="glibc", otherwise="memory is not given back and faulted in again"),
+        kind="word",
+        words=("glibc", "jemalloc", "tcmalloc"),
+        variables=_allocator_variables,
+    ),
+    Fix(
+        name="cuda_alloc",
+        title="the CUDA allocator's segments grow, which leaves fewer gaps",
+        guarantee="identical",
+        answers=("memory_full",),
+        propose=lambda s: "the model is not trained on a GPU" if s.case.on_cpu else "memory is not the limit",
+        kind="word",
+        words=("expandable",),
+        variables=lambda value: {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if value else {},
+    ),
+    Fix(
+        name="cudnn_benchmark",
+        title="cuDNN tries its algorithms on each new shape and keeps the fastest",
+        guarantee="rounding",
+        answers=("cudnn_autotune",),
+        propose=_cudnn,
+        installer=f"{INSIDE}:cudnn_benchmark",
+    ),
+)

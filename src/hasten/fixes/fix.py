@@ -1,0 +1,144 @@
+"""What a fix is, and what it is proposed on.
+
+In: one diagnosed run. Out: values worth trying, with the seconds they promise, or why the fix cannot help. Refuses to
+try anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hasten.diagnosis.case import Case
+from hasten.errors import BudgetError, PlanError
+from hasten.records import Diagnosis, Finding, Intervention, Settings, Value
+
+Guarantee = Literal["identical", "rounding", "precision", "recipe"]
+GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
+Kind = Literal["switch", "number", "size", "word"]
+WORTH = 0.02  # share of the step that a fix must promise to be tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A value worth trying."""
+
+    value: Value
+    saves: float  # seconds a step that it promises
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What is known when fixes are proposed."""
+
+    case: Case
+    diagnosis: Diagnosis
+    settings: Settings  # what is on already
+
+    def finding(self, *kinds: str) -> Finding | None:
+        """The costliest finding of these kinds."""
+        found = [f for f in self.diagnosis.findings if f.kind in kinds]
+        return max(found, key=lambda f: f.recoverable, default=None)
+
+    def intervention(self, name: str) -> Intervention | None:
+        """A further run of this name that gave a ratio."""
+        return next((i for i in self.case.run.interventions if i.name == name and i.ratio is not None), None)
+
+    @property
+    def headroom(self) -> float:
+        """Seconds a step that input fixes can save at most, epoch starts included."""
+        return (self.case.headroom or 0.0) + self.case.phase("epoch_start")
+
+    @property
+    def least(self) -> float:
+        """Seconds a step that make a fix worth its trial."""
+        return WORTH * self.case.step
+
+
+Propose = Callable[[Situation], "list[Proposal] | str"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """Something that can be changed from outside, as one line of a plan."""
+
+    name: str  # its key in hasten.toml: the field's own word
+    title: str  # what it does, for a person
+    guarantee: Guarantee
+    answers: tuple[str, ...]  # kinds of findings
+    propose: Propose
+    kind: Kind = "switch"
+    words: tuple[str, ...] = ()  # what a "word" may be; a "number" or a "size" may be one of them as well
+    least: int = 1  # of a "number"
+    installer: str = ""  # "module:function", called in the training process
+    variables: Callable[[Value], Mapping[str, str]] = field(default=lambda _: {})  # what must precede torch
+    needs: tuple[str, ...] = ()  # fixes of which one must be on with it
+    excludes: tuple[str, ...] = ()  # fixes that must not
+
+    def finds(self, on: Container[str]) -> bool:
+        """Whether what it needs is among the fixes that are on."""
+        return not self.needs or any(name in on for name in self.needs)
+
+    def check(self, value: object) -> Value:
+        """The value, if it is one for this fix; False always is: off. Raises PlanError."""
+        if value is False or self._fits(value):
+            return value  # type: ignore[return-value]
+        raise PlanError(f"{self.name} = {_shown(value)} is no setting of it; write {self.allowed}")
+
+    def _fits(self, value: object) -> bool:
+        if self.kind == "switch":
+            return value is True
+        if isinstance(value, str) and value in self.words:
+            return True
+        if self.kind == "number":
+            return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+        return self.kind == "size" and isinstance(value, (str, int)) and _is_size(value)
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        words = [f'"{word}"' for word in self.words]
+        first = {
+            "switch": ["true or false"],
+            "number": [f"a whole number of {self.least} or more"],
+            "size": ['a size as "8 GiB", "500 MB" or "50%"'],
+            "word": [],
+        }[self.kind]
+        return " or ".join([*first, *words, *([] if self.kind == "switch" else ["false"])])
+
+
+def _is_size(value: object) -> bool:
+    from hasten.loading.cache.budget import parse_budget
+
+    if isinstance(value, bool):
+        return False
+    try:
+        parse_budget(value, whole=1 << 30)  # type: ignore[arg-type]
+    except BudgetError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def nearest(name: str, known: Mapping[str, object]) -> str:
+    """A hint at what was meant, or at where the names stand."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else "docs/fixes.md names them all"
+
+
+def from_finding(*kinds: str, value: Value = True, otherwise: str) -> Propose:
+    """Propose one value for what a finding of these kinds promises; `otherwise` says why there is none."""
+
+    def propose(situation: Situation) -> list[Proposal] | str:
+        finding = situation.finding(*kinds)
+        if finding is None:
+            return otherwise
+        return [Proposal(value=value, saves=finding.recoverable, because=finding.title)]
+
+    return propose

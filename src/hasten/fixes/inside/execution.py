@@ -1,0 +1,131 @@
+"""The same mathematics, carried out otherwise.
+
+In: a site and a value. Out: layout, kernels, threads and switches of torch as the fix wants them, from the first step
+on. Refuses what the script has already.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from hasten.fixes.inside.site import Forward, NotApplicableError, Site
+
+Function = Callable[..., object]
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+
+
+def channels_last(site: Site, fix: str, _value: object) -> None:
+    """Weights of convolutions, and what the model is given, lie channel by channel within each pixel."""
+
+    def convert(module: nn.Module) -> None:
+        weights = [p for p in module.parameters() if p.dim() == 4]
+        if not weights:
+            raise NotApplicableError("the model has no convolution over images")
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise NotApplicableError("the model is wrapped for distributed training already")
+        for weight in weights:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+
+    def around(
+        _module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+    ) -> object:
+        arguments = tuple(_channels_last(a) for a in arguments)
+        return forward(*arguments, **{name: _channels_last(value) for name, value in settings.items()})
+
+    site.on_model(fix, convert)
+    site.around_forward(fix, around)
+
+
+def _channels_last(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.dim() == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
+
+
+def compile(site: Site, fix: str, value: object) -> None:
+    """The roots' forward compiled by torch.compile, in place: the model and its state keys stay what they are."""
+    site.on_inner_forward(fix, lambda forward: site.compiled(forward, mode=str(value)))
+
+
+def fused_optimizer(site: Site, fix: str, _value: object) -> None:
+    """One kernel updates all parameters, instead of several for each."""
+
+    def fuse(optimizer: Optimizer) -> None:
+        if type(optimizer).__name__ not in FUSED or not type(optimizer).__module__.startswith("torch.optim"):
+            raise NotApplicableError(f"{type(optimizer).__name__} has no fused implementation")
+        for group in optimizer.param_groups:
+            if group.get("fused") is not None:
+                raise NotApplicableError("the script says itself whether the optimizer is fused")
+            if group.get("differentiable") or any(not p.is_floating_point() for p in group["params"]):
+                raise NotApplicableError("the fused implementation cannot do what is asked of the optimizer")
+        for group in optimizer.param_groups:
+            group["fused"], group["foreach"] = True, False
+
+    site.on_optimizer(fix, fuse)
+
+
+def set_to_none(site: Site, _fix: str, _value: object) -> None:
+    """Gradients are dropped between steps, not filled with zeros."""
+
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def zero_grad(self: object, set_to_none: bool = True) -> object:
+            return original(self, True)
+
+        return zero_grad
+
+    site.patches.wrap(Optimizer, "zero_grad", make)
+    site.patches.wrap(nn.Module, "zero_grad", make)
+
+
+def cudnn_benchmark(site: Site, _fix: str, value: object) -> None:
+    """cuDNN tries its algorithms on each new shape and keeps the fastest; or does not."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = bool(value)
+    site.patches.on_undo(lambda: setattr(torch.backends.cudnn, "benchmark", before))
+
+
+def flush_denormal(site: Site, _fix: str, _value: object) -> None:
+    """Numbers below 1e-38 count as zero; on some CPUs each of them costs a hundred cycles."""
+    if not torch.set_flush_denormal(True):
+        raise NotApplicableError("this CPU cannot flush denormal numbers")
+    site.patches.on_undo(lambda: torch.set_flush_denormal(False))
+
+
+def cpu_threads(site: Site, _fix: str, value: object) -> None:
+    """Operators of the training process run on so many threads, whatever the script says."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(value))  # type: ignore[call-overload]
+    site.patches.on_undo(lambda: torch.set_num_threads(before))
+    thread = site.thread
+
+    def make(original: Function) -> Function:
+        @functools.wraps(original)
+        def set_num_threads(number: int) -> None:
+            # Loader workers are forked, or are threads, and keep their one.
+            if get_ident() != thread or torch.utils.data.get_worker_info() is not None:
+                original(number)
+
+        return set_num_threads
+
+    site.patches.wrap(torch, "set_num_threads", make)
+
+
+def no_grad_validation(site: Site, fix: str, _value: object) -> None:
+    """A forward in evaluation mode records nothing for a backward that never comes."""
+
+    def around(
+        module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+    ) -> object:
+        if module.training:
+            return forward(*arguments, **settings)
+        with torch.no_grad():
+            return forward(*arguments, **settings)
+
+    site.around_forward(fix, around)

@@ -1,0 +1,116 @@
+"""Loaders made with other settings: more workers, a deeper queue, workers that stay, pinned memory.
+
+In: a site and a value. Out: every DataLoader made from now on has it. Refuses settings that torch would refuse.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import multiprocessing
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from hasten.fixes.inside.site import NotApplicableError, Site
+
+Given = dict[str, object]
+Function = Callable[..., object]
+
+
+def num_workers(site: Site, _fix: str, value: object) -> None:
+    """So many worker processes make batches; 0: the training process does."""
+    number = int(value)  # type: ignore[call-overload]
+    if number and not _may_start_processes():
+        raise NotApplicableError('the script has no `if __name__ == "__main__":`, which workers need on this system')
+
+    def change(given: Given) -> None:
+        if isinstance(given.get("dataset"), IterableDataset):
+            return  # how its samples are divided among workers is its own affair
+        given["num_workers"] = number
+        if not number:
+            given.update(prefetch_factor=None, persistent_workers=False, timeout=0, multiprocessing_context=None)
+
+    _change_loaders(site, change)
+
+
+def prefetch_factor(site: Site, _fix: str, value: object) -> None:
+    """So many batches lie ready for each worker."""
+
+    def change(given: Given) -> None:
+        if given.get("num_workers"):
+            given["prefetch_factor"] = int(value)  # type: ignore[call-overload]
+
+    _change_loaders(site, change)
+
+
+def persistent_workers(site: Site, _fix: str, _value: object) -> None:
+    """Workers stay from one epoch to the next."""
+
+    def change(given: Given) -> None:
+        if given.get("num_workers"):
+            given["persistent_workers"] = True
+
+    _change_loaders(site, change)
+
+
+def pin_memory(site: Site, _fix: str, _value: object) -> None:
+    """Batches lie in pinned memory, from which a GPU copies faster and by itself."""
+    if not torch.cuda.is_available():
+        raise NotApplicableError("there is no CUDA device to copy to")
+    _change_loaders(site, lambda given: given.update(pin_memory=True))
+
+
+def non_blocking(site: Site, _fix: str, _value: object) -> None:
+    """Copies from pinned memory to the GPU do not make the host wait."""
+    if not torch.cuda.is_available():
+        raise NotApplicableError("there is no CUDA device to copy to")
+
+    def without_waiting(original: Function) -> Function:
+        @functools.wraps(original)
+        def copy(self: torch.Tensor, *arguments: object, **settings: object) -> object:
+            if "non_blocking" not in settings and self.device.type == "cpu" and self.is_pinned():
+                device = settings.get("device", arguments[0] if arguments else None)
+                if len(arguments) <= 1 and isinstance(device, (str, int, torch.device)):
+                    settings["non_blocking"] = True
+            return original(self, *arguments, **settings)
+
+        return copy
+
+    site.patches.wrap(torch.Tensor, "to", without_waiting)
+    site.patches.wrap(torch.Tensor, "cuda", without_waiting)
+
+
+def _change_loaders(site: Site, change: Callable[[Given], object]) -> None:
+    def make(original: Function) -> Function:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(*arguments: object, **settings: object) -> None:
+            given = signature.bind(*arguments, **settings).arguments
+            loader = given.pop("self")
+            given.update(given.pop("settings", {}))
+            change(given)
+            original(loader, **given)
+
+        return __init__
+
+    site.patches.wrap(DataLoader, "__init__", make)
+
+
+def _may_start_processes() -> bool:
+    """Whether a new process could begin: forked, or the script can be imported without training."""
+    if (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork":
+        return True
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None:
+        return True
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in tree.body)

@@ -1,0 +1,118 @@
+"""hasten's loader in the place of torch's, inside loaders that stay torch's own objects.
+
+In: a site and a value. Out: `iter(loader)` of a DataLoader is an epoch of a `hasten.Loader` made from it: the same
+dataset, sampler, generator and collate function. Refuses loaders whose `__iter__` is not torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from hasten.fixes.inside.site import NotApplicableError, Site
+
+Function = Callable[..., Any]
+
+
+@dataclass
+class _Ours:
+    """What the loaders made in the place of others have in common."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    only_in_memory: bool = False
+    loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
+
+
+def loader(site: Site, _fix: str, _value: object) -> None:
+    """Every map-style DataLoader's batches are made by hasten's loader."""
+    _take_over(site).only_in_memory = False
+
+
+def gather(site: Site, _fix: str, _value: object) -> None:
+    """Batches of a dataset that only indexes arrays in memory are gathered at once."""
+    if not _is_on(site):
+        _take_over(site).only_in_memory = True
+
+
+def cache(site: Site, _fix: str, value: object) -> None:
+    """What is the same in every epoch is kept in so much memory."""
+    _take_over(site).settings["cache"] = value
+
+
+def disk_cache(site: Site, _fix: str, value: object) -> None:
+    """The same on the local disk."""
+    _take_over(site).settings["disk_cache"] = value
+
+
+def pixels(site: Site, _fix: str, value: object) -> None:
+    """How near decoded and resized images must be to Pillow's."""
+    _take_over(site).settings["pixels"] = value
+
+
+_of_site: WeakKeyDictionary[Site, _Ours] = WeakKeyDictionary()
+
+
+def _is_on(site: Site) -> bool:
+    return site in _of_site
+
+
+def _take_over(site: Site) -> _Ours:
+    ours = _of_site.get(site)
+    if ours is not None:
+        return ours
+    try:
+        from hasten.loading.loader import Loader
+    except ImportError as error:
+        raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
+    ours = _of_site[site] = _Ours()
+    site.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
+    site.patches.on_undo(lambda: _of_site.pop(site, None))
+    return ours
+
+
+def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
+    @functools.wraps(original)
+    def __iter__(self: DataLoader[Any]) -> Iterator[Any]:
+        if isinstance(self, kind) or isinstance(self.dataset, IterableDataset):
+            return original(self)
+        stand_in = ours.loaders.get(self)
+        if stand_in is None:
+            stand_in = ours.loaders[self] = _made_of(self, ours, kind)
+        if stand_in is False:
+            return original(self)
+        iterator = iter(stand_in)
+        # Frameworks look for the running epoch here, as they do with torch's own workers that stay.
+        self._iterator = iterator if self.persistent_workers and self.num_workers else None  # pyright: ignore
+        return iterator
+
+    return __iter__
+
+
+def _made_of(of: DataLoader[Any], ours: _Ours, kind: type[Any]) -> Any:
+    """A Loader for the same batches; False where torch's own is to make them."""
+    from hasten.loading.epoch.gather import columns_of
+
+    if ours.only_in_memory and columns_of(of.dataset) is None:
+        return False
+    given: dict[str, Any] = {
+        "num_workers": of.num_workers,
+        "collate_fn": of.collate_fn,
+        "pin_memory": of.pin_memory,
+        "timeout": of.timeout,
+        "worker_init_fn": of.worker_init_fn,
+        "multiprocessing_context": of.multiprocessing_context,
+        "generator": of.generator,
+        "prefetch_factor": of.prefetch_factor,
+        "persistent_workers": of.persistent_workers,
+        "in_order": getattr(of, "in_order", True),
+    }
+    if of.batch_sampler is not None:
+        given["batch_sampler"] = of.batch_sampler
+    else:
+        given.update(batch_size=None, sampler=of.sampler)
+    return kind(of.dataset, **given, **ours.settings)

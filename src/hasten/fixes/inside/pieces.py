@@ -1,0 +1,292 @@
+"""One forward of a model, in one piece or in several.
+
+In: a module, its forward and what it is called with. Out: its output, and gradients for its parameters and inputs.
+Refuses what cannot be cut by samples.
+
+Each piece draws from the random generators what it drew in its forward when it is made again for its backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.utils import _pytree
+
+from hasten.fixes.inside.shortage import make_room, ran_out
+
+Forward = Callable[..., object]
+
+
+class UncutError(Exception):
+    """The output is not one row for each sample."""
+
+
+class Work:
+    """What a forward is called with, and what its backward needs."""
+
+    def __init__(
+        self, module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+    ) -> None:
+        self.module = module
+        self.num_samples = 0
+        self.pieces = 1
+        self.gradients: list[torch.Tensor | None] | None = None  # of the outputs, once backward has reached them
+        self._forward = forward
+        self._leaves, self._shape = _pytree.tree_flatten((arguments, settings))
+        first = next((leaf for leaf in self._leaves if _has_rows(leaf)), None)
+        if first is not None:
+            self.num_samples = len(first)
+        self._random = _random_states()
+        self._autocast = _autocast_of(module)
+        self._outputs = 0
+        self._held: list[ref[torch.Tensor]] = []
+        self._defer: Callable[[Work], bool] = lambda _: False
+        self._on_more: Callable[[int], object] = lambda _: None
+
+    @functools.cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def alive(self) -> bool:
+        """Whether a backward may still come."""
+        return self.gradients is None
+
+    # ------------------------------------------------------------------------------------------- forward
+
+    def in_one(self) -> object:
+        """The output, its graph held as ever; gradients that reach it are kept."""
+        output = self._call(self._leaves)
+        tensors = [leaf for leaf in _pytree.tree_leaves(output) if _needs_grad(leaf)]
+        self._outputs = len(tensors)
+        self._held = [ref(tensor) for tensor in tensors]
+        for number, tensor in enumerate(tensors):
+            tensor.register_hook(functools.partial(self._note, number))
+        return output
+
+    def _note(self, number: int, gradient: torch.Tensor) -> None:
+        known = self.gradients or [None for _ in range(self._outputs)]
+        known[number] = gradient
+        self.gradients = known
+
+    def in_pieces(self, pieces: int, *, on_more: Callable[[int], object], defer: Callable[[Work], bool]) -> object:
+        """The output, nothing of its graph held. Raises UncutError.
+
+        `defer(work)` is asked when backward has reached the output: True where `backward_in_pieces` will be called once
+        that backward is over.
+        """
+        self.pieces = pieces
+        self._defer = defer
+        self._on_more = on_more
+        found: list[list[Any]] = []
+        shape: Any = None
+        _set_random(self._random)
+        with torch.no_grad():
+            for start, end in self._bounds(pieces):
+                leaves, shape = _pytree.tree_flatten(self._call(self._cut(start, end)))
+                _check_rows(leaves, end - start)
+                found.append(leaves)
+        merged = [torch.cat(parts) if _is_tensor(parts[0]) else parts[0] for parts in zip(*found)]
+        places = [n for n, leaf in enumerate(merged) if _is_tensor(leaf) and leaf.is_floating_point()]
+        inputs = [leaf for leaf in self._leaves if _needs_grad(leaf)]
+        tracked = _Pieces.apply(self, [merged[n] for n in places], *inputs, *self._parameters)
+        for place, tensor in zip(places, tracked):  # type: ignore[arg-type]
+            merged[place] = tensor
+        return _pytree.tree_unflatten(merged, shape)
+
+    # ------------------------------------------------------------------------------------------ backward
+
+    def reached(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Backward has reached the output: gradients of inputs and parameters, or none yet where they are deferred.
+
+        In a backward within a backward, autograd holds on to what a failed piece has allocated until the outer one is
+        over. So the pieces wait for that, unless what comes before the model in the graph needs the gradients now.
+        """
+        if not any(_needs_grad(leaf) for leaf in self._leaves) and self._defer(self):
+            self.gradients = list(gradients)
+            return [None] * len(self._parameters)
+        return self._gradients_in_pieces(self.pieces, gradients, self._on_more)
+
+    def _gradients_in_pieces(
+        self, pieces: int, outputs: Sequence[torch.Tensor | None], on_more: Callable[[int], object]
+    ) -> list[torch.Tensor | None]:
+        """Gradients of the inputs that need one, then of the parameters, from those of the outputs."""
+        num_inputs = sum(_needs_grad(leaf) for leaf in self._leaves)
+        totals: list[torch.Tensor | None] = [None] * (num_inputs + len(self._parameters))
+        after = _random_states()
+        _set_random(self._random)
+        waiting = list(self._bounds(pieces))
+        while waiting:
+            start, end = waiting.pop(0)
+            before = _random_states()
+            try:
+                self._piece(start, end, outputs, totals, num_inputs)
+                continue
+            except Exception as error:
+                if not ran_out(error) or end - start < 2:
+                    raise
+            # Outside the except clause: the exception's frames hold what the piece has allocated.
+            make_room()
+            middle = (start + end) // 2
+            waiting[:0] = [(start, middle), (middle, end)]
+            _set_random(before)
+            on_more(-(-self.num_samples // (middle - start)))
+        _set_random(after)
+        return totals
+
+    def _piece(
+        self,
+        start: int,
+        end: int,
+        outputs: Sequence[torch.Tensor | None],
+        totals: list[torch.Tensor | None],
+        num_inputs: int,
+    ) -> None:
+        leaves = self._cut(start, end)
+        inputs: list[torch.Tensor] = []
+        for number, leaf in enumerate(self._leaves):
+            if _needs_grad(leaf):
+                leaves[number] = leaves[number].detach().requires_grad_()
+                inputs.append(leaves[number])
+        with torch.enable_grad():
+            made = [leaf for leaf in _pytree.tree_leaves(self._call(leaves)) if _is_tensor(leaf)]
+        pairs = [
+            (tensor, gradient[start:end])
+            for tensor, gradient in zip([m for m in made if m.is_floating_point()], outputs)
+            if gradient is not None and tensor.requires_grad
+        ]
+        if not pairs:
+            return
+        found = torch.autograd.grad(
+            [tensor for tensor, _ in pairs],
+            [*inputs, *self._parameters],
+            [gradient for _, gradient in pairs],
+            allow_unused=True,
+        )
+        for number, gradient in enumerate(cast("Sequence[torch.Tensor | None]", found)):
+            if gradient is None:
+                continue
+            total = totals[number]
+            if number < num_inputs:
+                whole = [leaf for leaf in self._leaves if _needs_grad(leaf)][number]
+                total = totals[number] = torch.zeros_like(whole) if total is None else total
+                total[start:end] = gradient
+            else:
+                totals[number] = gradient if total is None else total.add_(gradient)
+
+    def backward_in_pieces(self, pieces: int, *, on_more: Callable[[int], object]) -> None:
+        """Add to the parameters' `grad` what a whole backward would have added."""
+        assert self.gradients is not None
+        totals = self._gradients_in_pieces(pieces, self.gradients, on_more)
+        inputs = [leaf for leaf in self._leaves if _needs_grad(leaf)]
+        for tensor, gradient in zip([*inputs, *self._parameters], totals):
+            if gradient is not None and tensor.is_leaf:
+                tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
+
+    def put_aside(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Take what was accumulated before off the parameters, so that half a backward can be undone."""
+        aside = [(p, p.grad) for p in self._parameters if p.grad is not None]
+        for parameter, _ in aside:
+            parameter.grad = None
+        return aside
+
+    @staticmethod
+    def add_back(aside: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> None:
+        """Add it again."""
+        for parameter, before in aside:
+            parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+
+    def forget_graph(self, loss: object) -> None:
+        """Let go of what half a backward still holds: the script has the loss and the output in its variables."""
+        for tensor in (loss, *(held() for held in self._held)):
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and not tensor._is_view():
+                tensor.detach_()
+
+    def forget_partial(self) -> None:
+        """Undo what half a backward has added."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # ------------------------------------------------------------------------------------------- its parts
+
+    def _call(self, leaves: list[Any]) -> object:
+        arguments, settings = _pytree.tree_unflatten(leaves, self._shape)
+        with self._autocast():
+            return self._forward(*arguments, **settings)
+
+    def _bounds(self, pieces: int) -> Iterator[tuple[int, int]]:
+        pieces = min(pieces, self.num_samples)
+        for number in range(pieces):
+            yield self.num_samples * number // pieces, self.num_samples * (number + 1) // pieces
+
+    def _cut(self, start: int, end: int) -> list[Any]:
+        return [
+            leaf[start:end] if _has_rows(leaf) and len(leaf) == self.num_samples else leaf for leaf in self._leaves
+        ]
+
+
+class _Pieces(torch.autograd.Function):
+    """Stands in the graph for the whole model."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Any:
+        ctx.work, merged, *_tensors = given
+        return tuple(tensor.clone() if tensor._base is not None else tensor for tensor in merged)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None, *ctx.work.reached(gradients)
+
+
+def cannot_cut(work: Work) -> str | None:
+    """Why a forward cannot be made in pieces; None where it can."""
+    if work.num_samples < 2:
+        return "it has fewer than two samples"
+    for name, module in work.module.named_modules():
+        if isinstance(module, _BatchNorm) and module.training:
+            return f"{name or type(module).__name__} computes statistics over the whole batch"
+    return None
+
+
+def _check_rows(leaves: Sequence[Any], number: int) -> None:
+    for leaf in leaves:
+        if _is_tensor(leaf) and (not leaf.dim() or len(leaf) != number):
+            raise UncutError(
+                f"the model's output of shape {tuple(leaf.shape)} is not a row for each of {number} samples"
+            )
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _has_rows(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def _needs_grad(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _random_states() -> tuple[torch.Tensor, torch.Tensor | None]:
+    on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), on_device
+
+
+def _set_random(states: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1])
+
+
+def _autocast_of(module: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """A context in which autocast is as it is now: backward makes its pieces outside the script's own."""
+    device = next(module.parameters()).device.type
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)

@@ -1,0 +1,127 @@
+"""Other training dynamics: a larger batch with its learning rate, another optimizer, a schedule.
+
+In: a site and a value. Out: the script trains by another recipe. Never put on unless the user asked for recipes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, SequentialSampler
+
+from hasten.fixes.inside.site import NotApplicableError, Site
+
+Function = Callable[..., object]
+WARM_UP_STEPS = 100  # over which a raised learning rate is reached (Goyal and others, 2017, take five epochs)
+ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
+
+
+def batch_size(site: Site, fix: str, value: object) -> None:
+    """Training batches of so many samples; learning rates grow linearly with SGD, by the square root with Adam's kin."""
+    wanted = int(value)  # type: ignore[call-overload]
+    before: list[int] = []
+
+    def make(original: Function) -> Function:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(*arguments: object, **settings: object) -> None:
+            given = signature.bind(*arguments, **settings).arguments
+            loader = given.pop("self")
+            given.update(given.pop("settings", {}))
+            size = given.get("batch_size", 1)
+            trains = given.get("shuffle") or not isinstance(given.get("sampler"), (SequentialSampler, type(None)))
+            if trains and given.get("batch_sampler") is None and isinstance(size, int):
+                before.append(size)
+                given["batch_size"] = wanted
+            original(loader, **given)
+
+        return __init__
+
+    def scale(optimizer: Optimizer) -> None:
+        if not before:
+            raise NotApplicableError("no shuffled DataLoader with a batch size was made")
+        _raise_rates(site, optimizer, wanted / before[0])
+
+    site.patches.wrap(DataLoader, "__init__", make)
+    site.on_optimizer(fix, scale)
+
+
+def _raise_rates(site: Site, optimizer: Optimizer, ratio: float) -> None:
+    """Linear for SGD (Goyal and others, 2017), square root for adaptive ones (Malladi and others, 2022); warmed up."""
+    factor = ratio**0.5 if type(optimizer).__name__ in ADAPTIVE else ratio
+    done = 0
+
+    def warm_up(stepped: Optimizer, _arguments: object, _settings: object) -> None:
+        nonlocal done
+        if stepped is not optimizer or done >= WARM_UP_STEPS:
+            return
+        done += 1
+        # Multiplied, not set: a schedule of the script's own goes on meanwhile.
+        step_factor = factor ** (1 / WARM_UP_STEPS)
+        for group in optimizer.param_groups:
+            group["lr"] *= step_factor
+            if "initial_lr" in group:
+                group["initial_lr"] *= step_factor
+
+    site.patches.on_undo(register_optimizer_step_post_hook(warm_up).remove)
+
+
+def adamw(site: Site, _fix: str, _value: object) -> None:
+    """Adam's weight decay decoupled from its gradient (Loshchilov and Hutter, 2019)."""
+    original = torch.optim.Adam.__init__
+
+    @functools.wraps(original)
+    def __init__(self: torch.optim.Adam, *arguments: object, **settings: object) -> None:
+        if type(self) is torch.optim.Adam and "decoupled_weight_decay" in inspect.signature(original).parameters:
+            settings["decoupled_weight_decay"] = True
+        original(self, *arguments, **settings)  # type: ignore[arg-type]
+
+    if "decoupled_weight_decay" not in inspect.signature(original).parameters:
+        raise NotApplicableError("it needs PyTorch 2.7 or later")
+    site.patches.set(torch.optim.Adam, "__init__", __init__)
+
+
+def onecycle(site: Site, fix: str, value: object) -> None:
+    """The learning rate rises to the script's and falls to nothing within so many steps (Smith and Topin, 2018)."""
+    _schedule(site, fix, lambda optimizer, rates: OneCycleLR(optimizer, rates, total_steps=int(value)))  # type: ignore[call-overload]
+
+
+def cyclic(site: Site, fix: str, value: object) -> None:
+    """The learning rate swings between a tenth of the script's and the script's, so many steps each way (Smith, 2017)."""
+    _schedule(
+        site,
+        fix,
+        lambda optimizer, rates: CyclicLR(
+            optimizer,
+            [rate / 10 for rate in rates],
+            rates,
+            step_size_up=int(value),  # type: ignore[call-overload]
+            cycle_momentum="momentum" in optimizer.defaults,
+        ),
+    )
+
+
+def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRScheduler]) -> None:
+    schedules: dict[int, LRScheduler] = {}
+
+    def start(optimizer: Optimizer) -> None:
+        if any("initial_lr" in group for group in optimizer.param_groups):
+            raise NotApplicableError("the script has a schedule of its own")
+        schedules[id(optimizer)] = make(optimizer, [float(group["lr"]) for group in optimizer.param_groups])
+
+    def advance(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        schedule = schedules.get(id(optimizer))
+        if schedule is not None:
+            try:
+                schedule.step()
+            except ValueError:  # OneCycleLR beyond its last step: the rate stays where it ended
+                del schedules[id(optimizer)]
+
+    site.on_optimizer(fix, start)
+    site.patches.on_undo(register_optimizer_step_post_hook(advance).remove)

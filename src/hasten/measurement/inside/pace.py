@@ -1,0 +1,105 @@
+"""How fast a run goes that nobody measures closely: samples a second, in one line at its end.
+
+In: batches as they are handed out, optimizer steps as they end. Out: a rate, and what the plan promised. Refuses to
+cost anything: two clock readings a step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import statistics
+import sys
+from array import array
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+
+from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.roots import tensors_in
+
+Function = Callable[..., object]
+WARM_STEPS = 5
+MOST_STEPS = 1 << 17  # whose times are kept; later ones take the place of earlier ones
+REGULAR = 3.0  # times the median: a longer step holds a validation, an epoch's start or a checkpoint
+
+
+class Pace:
+    """The steps of this process."""
+
+    def __init__(self, patches: Patches, *, baseline: float | None) -> None:
+        self.baseline = baseline  # samples a second without the plan
+        self.num_steps = 0
+        self._seconds = array("d")
+        self._samples = array("q")
+        self._last = 0.0
+        self._taken = 0
+        self._key: int | None = None
+        self._thread = get_ident()
+        self._process = os.getpid()
+        patches.wrap(_BaseDataLoaderIter, "__next__", self._counting)
+        patches.on_undo(register_optimizer_step_post_hook(self._stepped).remove)
+        atexit.register(self._say)
+
+    def _counting(self, original: Function) -> Function:
+        @functools.wraps(original)
+        def __next__(self_: object) -> object:
+            batch = original(self_)
+            if torch.is_grad_enabled() and get_ident() == self._thread:
+                first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+                if not isinstance(first, torch.Tensor) or not first.dim():
+                    first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
+                self._taken += len(first) if first is not None else 0
+            return batch
+
+        return __next__
+
+    def _stepped(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        now = perf_counter()
+        if self._key is None:
+            self._key = id(optimizer)
+        if id(optimizer) != self._key:
+            return
+        self.num_steps += 1
+        if self.num_steps > WARM_STEPS:
+            if len(self._seconds) < MOST_STEPS:
+                self._seconds.append(now - self._last)
+                self._samples.append(self._taken)
+            else:
+                at = self.num_steps % MOST_STEPS
+                self._seconds[at], self._samples[at] = now - self._last, self._taken
+        self._last, self._taken = now, 0
+
+    def rate(self) -> float | None:
+        """Samples a second in regular steps; None where no step was seen, or no batch."""
+        if len(self._seconds) < 3 or not sum(self._samples):
+            return None
+        limit = REGULAR * statistics.median(self._seconds)
+        regular = [(s, n) for s, n in zip(self._seconds, self._samples) if s <= limit]
+        return sum(n for _, n in regular) / sum(s for s, _ in regular)
+
+    def line(self) -> str | None:
+        """What to say at the end."""
+        rate = self.rate()
+        if rate is None:
+            return None
+        said = (
+            f"{rate:.3g} samples/s over {self.num_steps} steps"
+            if rate < 1000
+            else (f"{rate:.0f} samples/s over {self.num_steps} steps")
+        )
+        if self.baseline:
+            said += f"; without the plan {self.baseline:.4g} when it was made: {rate / self.baseline:.2f}x"
+        return said
+
+    def _say(self) -> None:
+        # Ranks of one run would all say the same; loader workers have no steps.
+        if os.getpid() == self._process and int(os.environ.get("RANK", "0") or 0) == 0:
+            line = self.line()
+            if line is not None:
+                sys.stderr.write(f"hasten: {line}\n")

@@ -1,0 +1,46 @@
+"""The same random numbers on both sides of a comparison, or others, as the parent asks.
+
+In: a seed, and by how much the script's own seeds are to be shifted. Out: generators seeded before the script's first
+line, and again whenever the script seeds them. Refuses to touch generators that a script makes itself from the system's
+entropy.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from hasten.measurement.inside.patches import Patches
+
+Function = Callable[..., object]
+
+
+def seed_everything(seed: int, *, shift: int, patches: Patches) -> None:
+    """Seed torch, NumPy and random; add `shift` to every whole number that the script seeds them with."""
+    torch.manual_seed(seed + shift)
+    random.seed(seed + shift)
+
+    def numpy(module: ModuleType) -> None:
+        module.random.seed((seed + shift) % 2**32)
+        if shift:
+            patches.wrap(module.random, "seed", shifted)
+            patches.wrap(module.random, "default_rng", shifted)
+
+    def shifted(original: Function) -> Function:
+        @functools.wraps(original)
+        def call(*arguments: object, **settings: object) -> object:
+            if arguments and isinstance(arguments[0], int):
+                arguments = ((arguments[0] + shift) % 2**32, *arguments[1:])
+            return original(*arguments, **settings)
+
+        return call
+
+    patches.after_import("numpy", numpy)
+    if shift:
+        patches.wrap(torch, "manual_seed", shifted)
+        patches.wrap(torch.random, "manual_seed", shifted)
+        patches.wrap(random, "seed", shifted)

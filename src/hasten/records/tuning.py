@@ -1,0 +1,88 @@
+"""What was tried, what was kept, and how that was proven."""
+
+from __future__ import annotations
+
+from hasten.records.codec import Record
+from hasten.records.machine import Machine
+from hasten.records.run import Interval
+
+Value = bool | int | float | str
+Settings = dict[str, Value]
+
+
+class Trial(Record, frozen=True):
+    """One fix against the settings it was tried on, in fresh processes, in turn."""
+
+    fix: str
+    value: Value  # of the fix, in the candidate
+    verdict: str  # "faster" "slower" "no difference" "unclear" "failed"
+    settings: Settings = {}  # of the baseline
+    speedup: Interval | None = None  # baseline / candidate step time
+    baseline_seconds: tuple[float, ...] = ()  # a step; one value a launch, in the order of the launches
+    candidate_seconds: tuple[float, ...] = ()
+    predicted: float | None = None  # seconds a step that were promised
+    startup_seconds: float | None = None  # how much later the candidate's steady steps begin
+    memory_bytes: float | None = None  # how much more the candidate takes at its peak
+    seconds: float = 0.0  # that the trial took
+    note: str = ""
+
+
+class Check(Record, frozen=True):
+    """One thing that the proof looked at."""
+
+    what: str
+    state: str  # "passed" "failed" "unknown"
+    text: str
+
+
+class Proof(Record, frozen=True):
+    """Nothing against the whole plan: is it faster, and does it train as well?"""
+
+    verdict: str  # "proven" "not proven" "broken"
+    guarantee: str  # of the weakest fix: "identical" "rounding" "precision" "recipe"
+    speedup: Interval | None = None  # baseline / plan step time
+    baseline_rate: float | None = None  # samples a second
+    plan_rate: float | None = None
+    checks: tuple[Check, ...] = ()
+    broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
+
+
+class Edit(Record, frozen=True):
+    """A change of the user's source that would help and that nothing from outside can replace."""
+
+    kind: str  # of the finding
+    file: str
+    line: int
+    diff: str  # unified
+    because: str
+    recoverable: float  # seconds a step
+
+
+class Skipped(Record, frozen=True):
+    """A fix that was not tried, and why."""
+
+    fix: str
+    reason: str
+
+
+class Tuning(Record, frozen=True):
+    """One search for a plan: what it began with, what it tried, what it kept."""
+
+    version: int  # RECORD_VERSION when it was written
+    hasten: str
+    id: str
+    command: tuple[str, ...]
+    directory: str
+    started: float  # seconds since 1970
+    machine: Machine
+    state: str  # "running" "interrupted" "done"
+    settings: Settings = {}  # kept
+    trials: tuple[Trial, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    proof: Proof | None = None
+    seconds: float = 0.0  # spent so far
+    step_seconds: float | None = None  # of the baseline, when it was diagnosed
+    samples_per_step: float | None = None
+    runs: tuple[str, ...] = ()  # ids of the diagnosed runs, the baseline's first
+    notes: tuple[str, ...] = ()

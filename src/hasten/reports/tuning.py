@@ -1,0 +1,97 @@
+"""What a search for a plan found, on the terminal.
+
+In: a Tuning. Out: a table of trials, the plan, its proof, and what was left alone. Refuses to conclude.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from hasten.records import Proof, Trial, Tuning, Value
+from hasten.reports import format
+from hasten.reports.sheet import Sheet
+
+_SIGNS = {"faster": "kept", "slower": "slower", "no difference": "no gain", "unclear": "unclear", "failed": "failed"}
+_DIFF = {"+": "green", "-": "red", "@": "dim"}
+_STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
+
+
+def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: str = "") -> None:
+    """Print a search; `plan` is the plan's file, `record` where the search is kept."""
+    sheet = Sheet(console)
+    sheet.headline(headline(tuning))
+    sheet.gap()
+    _add_rates(sheet, tuning)
+    _add_trials(sheet, tuning)
+    _add_proof(sheet, tuning)
+    _add_edits(sheet, tuning)
+    for number, note in enumerate(tuning.notes):
+        sheet.paragraph(note, label="" if number else "Notes")
+    if plan:
+        sheet.paragraph(plan, label="Plan")
+    if record:
+        sheet.paragraph(record, label="Record")
+    sheet.print()
+
+
+def headline(tuning: Tuning) -> str:
+    """The result in one sentence."""
+    took = format.seconds(tuning.seconds, rough=True)
+    if not tuning.settings:
+        broken = tuning.proof is not None and tuning.proof.verdict == "broken"
+        why = "what made it faster changed what it learns" if broken else "nothing that was tried makes it faster"
+        return f"The plan is empty: {why} (searched for {took})."
+    proof = tuning.proof
+    if proof is None:
+        return f"Not proven: the search ended after {took}, before its plan was compared as a whole."
+    speed = format.ratio_interval(proof.speedup)
+    if proof.verdict == "proven":
+        return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
+    return f"{speed} as fast; that it trains as well is {proof.verdict}, in {took}."
+
+
+def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
+    proof = tuning.proof
+    if proof is None or proof.baseline_rate is None or proof.plan_rate is None:
+        return
+    before, after = format.rate(proof.baseline_rate), format.rate(proof.plan_rate)
+    sheet.paragraph(f"{before} before, {after} under the plan", label="Speed")
+
+
+def _add_trials(sheet: Sheet, tuning: Tuning) -> None:
+    for number, trial in enumerate(tuning.trials):
+        label = "" if number else "Trials"
+        sheet.paragraph(_shown(trial.fix, trial.value), f": {_told(trial, tuning)}", label=label)
+
+
+def _told(trial: Trial, tuning: Tuning) -> str:
+    kept = trial.verdict == "faster" and trial.fix in tuning.settings
+    sign = "kept" if kept else "not kept" if trial.verdict == "faster" else _SIGNS[trial.verdict]
+    speed = f"{format.ratio_interval(trial.speedup)}, " if trial.speedup is not None else ""
+    pairs = f", {len(trial.baseline_seconds)} pairs" if trial.baseline_seconds else ""
+    return f"{speed}{sign}{pairs}" + (f"; {trial.note}" if trial.note else "")
+
+
+def _shown(fix: str, value: Value) -> str:
+    return fix if value is True else f"{fix} = {value}"
+
+
+def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
+    proof: Proof | None = tuning.proof
+    if proof is None:
+        return
+    sheet.paragraph((proof.verdict, _STATES[proof.verdict]), label="Proof")
+    for check in proof.checks:
+        sheet.paragraph(f"{check.state}: {check.text}", lead="  ")
+    if proof.broken_by:
+        sheet.paragraph(f"taken out, for it changed what is learnt: {', '.join(proof.broken_by)}", lead="  ")
+
+
+def _add_edits(sheet: Sheet, tuning: Tuning) -> None:
+    """Each edit with its diff: `--write` applies them, or a person does."""
+    for number, edit in enumerate(tuning.edits):
+        gain = format.seconds(edit.recoverable)
+        words = f"{edit.because}: about {gain} a step. Only the source can have it; --write applies it"
+        sheet.paragraph(words, label="" if number else "Edits")
+        for line in edit.diff.splitlines():
+            sheet.paragraph((line, _DIFF.get(line[:1], "")), lead="  ")

@@ -1,0 +1,248 @@
+"""hasten.toml: the plan a person reads, edits and commits.
+
+In: a finished search, or a file. Out: a file in which every switch is a line with what it gained, or the settings that
+it holds. Refuses what it does not know, in one line that says where it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from hasten.errors import DirectoryError, PlanError
+from hasten.fixes.catalog import CATALOG, checked, turned_on
+from hasten.fixes.fix import nearest
+from hasten.records import Machine, Settings, Trial, Tuning, Value
+from hasten.reports import format
+
+NAME = "hasten.toml"
+SECTIONS = ("made", "machine", "fixes")
+ON_ANY_MACHINE = ("set_to_none", "no_debug", "no_grad_validation", "gather", "micro_batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Settings, and what they were proven on."""
+
+    settings: Settings
+    command: tuple[str, ...] = ()
+    proof: str = "not proven"
+    baseline_rate: float | None = None  # samples a second
+    machine: Mapping[str, str] = field(default_factory=dict)
+    source: str = NAME
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan of a file. Raises PlanError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PlanError(f"there is no plan at {path}; `hasten tune` makes one, `--auto` makes one first") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} cannot be read ({error}); make it anew with `hasten tune`") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{path} is no TOML ({error}); mend the line, or make it anew with `hasten tune`") from None
+    for name, section in data.items():
+        if name not in SECTIONS:
+            hint = f"put it under [fixes]: {name} = ..." if name in CATALOG else f"there is {', '.join(SECTIONS)}"
+            raise PlanError(f"{path}: unknown section or key {name}; {hint}")
+        if not isinstance(section, dict):
+            raise PlanError(f"{path}: {name} must be a section, written [{name}]")
+    try:
+        settings = checked(data.get("fixes", {}))
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+    made = _of_kinds(data.get("made", {}), _MADE, path, "made")
+    machine = data.get("machine", {})
+    return Plan(
+        settings=settings,
+        command=tuple(made.get("command", ())),
+        proof=made.get("proof", "not proven"),
+        baseline_rate=made.get("baseline_rate"),
+        machine={str(name): str(value) for name, value in machine.items()},
+        source=str(path),
+    )
+
+
+_MADE: dict[str, tuple[type, ...]] = {
+    "hasten": (str,),
+    "date": (str,),
+    "command": (list,),
+    "proof": (str,),
+    "baseline_rate": (int, float),
+    "plan_rate": (int, float),
+}
+
+
+def _of_kinds(
+    section: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]], path: Path, name: str
+) -> dict[str, Any]:
+    for key, value in section.items():
+        if key not in kinds:
+            raise PlanError(f"{path}: unknown key {key} in [{name}]; {nearest(key, kinds)}")
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            raise PlanError(f"{path}: {key} in [{name}] is of the wrong kind; take the line out")
+    if any(not isinstance(word, str) for word in section.get("command", ())):
+        raise PlanError(f"{path}: command in [{name}] must be a list of words")
+    return dict(section)
+
+
+def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
+    """The plan with `name=value` settings of the command line. Raises PlanError."""
+    settings: dict[str, object] = dict(plan.settings)
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise PlanError(f"--set {change} has no value; write --set {name}=false")
+        settings[name.strip()] = _value(text.strip())
+    return Plan(
+        settings=checked(settings),
+        command=plan.command,
+        proof=plan.proof if checked(settings) == plan.settings else "not proven",
+        baseline_rate=plan.baseline_rate,
+        machine=plan.machine,
+        source=plan.source,
+    )
+
+
+def _value(text: str) -> Value:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text  # a word need not be quoted on the command line
+
+
+def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
+    """What speaks against the plan here, one line each. Raises PlanError when it is of another script."""
+    script, here = _script(plan.command), _script(command)
+    if script and here and Path(script).name != Path(here).name:
+        raise PlanError(
+            f"{plan.source} is of {script}, not of {here}; run `hasten tune {here}`, or name a plan with --plan"
+        )
+    lines: list[str] = []
+    now = machine_lines(machine)
+    other = [name for name, value in plan.machine.items() if now.get(name) not in (None, value)]
+    if other:
+        was = ", ".join(f"{name} {plan.machine[name]}" for name in other)
+        doubted = [name for name in turned_on(plan.settings) if name not in ON_ANY_MACHINE]
+        which = f"; in doubt: {', '.join(doubted)}" if doubted else ""
+        lines.append(f"the plan was made on another machine ({was}){which}; `hasten tune` proves it here")
+    if plan.command and plan.proof != "proven":
+        lines.append(f"the plan is {plan.proof}")
+    return lines
+
+
+def _script(command: Sequence[str]) -> str:
+    return next((word for word in command if word.endswith(".py")), command[1] if command[:1] == ("-m",) else "")
+
+
+def machine_lines(machine: Machine) -> dict[str, str]:
+    """What a plan depends on, as it is written and compared."""
+    lines = {"cpu": machine.cpu, "cores": f"{machine.num_cores:g}", "torch": machine.torch or "unknown"}
+    if machine.devices:
+        lines["device"] = ", ".join(device.name for device in machine.devices)
+    return lines
+
+
+# --------------------------------------------------------------------------------------------------- writing
+
+
+def write_plan(path: Path, tuning: Tuning) -> None:
+    """Write the plan of a search. The file is replaced whole. Raises DirectoryError."""
+    try:
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(plan_text(tuning), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise DirectoryError(f"cannot write {path} ({error.strerror}); name another place with --plan") from None
+
+
+def plan_text(tuning: Tuning) -> str:
+    """The plan as a file's text."""
+    proof = tuning.proof
+    words = shlex.join(tuning.command)
+    lines = [f"# The plan of hasten for {words}", *(f"# {line}" for line in _header(tuning)), "#"]
+    lines += [
+        "# Each line under [fixes] is a switch: change it, or set it to false.",
+        f"# `hasten run {words}` trains under it.",
+        "",
+        "[made]",
+        f"hasten = {_toml(tuning.hasten)}",
+        f"date = {_toml(time.strftime('%Y-%m-%d', time.gmtime(tuning.started)))}",
+        f"command = [{', '.join(_toml(word) for word in tuning.command)}]",
+        f"proof = {_toml(proof.verdict if proof is not None else 'not proven')}",
+    ]
+    if proof is not None and proof.baseline_rate and proof.plan_rate:
+        lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples a second"]
+        lines += [f"plan_rate = {proof.plan_rate:.5g}"]
+    lines += [
+        "",
+        "[machine]",
+        *(f"{k} = {_toml(v)}" for k, v in machine_lines(tuning.machine).items()),
+        "",
+        "[fixes]",
+    ]
+    return "\n".join([*lines, *_fix_lines(tuning)]) + "\n"
+
+
+def _header(tuning: Tuning) -> list[str]:
+    proof = tuning.proof
+    if not tuning.settings:
+        return ["Empty: nothing that was tried made it faster."]
+    if proof is None:
+        return ["NOT PROVEN: the search did not get so far."]
+    speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""
+    if proof.verdict == "proven":
+        return [f"Proven: {speed}quality as the weakest of its fixes promises ({proof.guarantee})."]
+    reasons = [check.text for check in proof.checks if check.state != "passed"]
+    return [f"{proof.verdict.upper()}: {speed}" + "; ".join(reasons)]
+
+
+def _fix_lines(tuning: Tuning) -> list[str]:
+    trials: dict[str, Trial] = {}
+    for trial in tuning.trials:
+        if trial.verdict == "faster" or trial.fix not in trials or trial.fix not in tuning.settings:
+            trials[trial.fix] = trial
+    rows: list[tuple[str, str]] = []
+    for name, fix in CATALOG.items():
+        trial = trials.get(name)
+        if name in tuning.settings:
+            gained = (
+                f"{format.ratio_interval(trial.speedup)}, " if trial is not None and trial.speedup is not None else ""
+            )
+            rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}"))
+        elif trial is not None:
+            rows.append((f"{name} = false", f"tried ({_toml(trial.value)}): {_why_dropped(trial, tuning)}"))
+    width = max((len(setting) for setting, _ in rows), default=0)
+    return [f"{setting:<{width}}  # {comment}" for setting, comment in rows]
+
+
+def _why_dropped(trial: Trial, tuning: Tuning) -> str:
+    if tuning.proof is not None and trial.fix in tuning.proof.broken_by:
+        return "it changed what is learnt"
+    speed = f", {format.ratio_interval(trial.speedup)}" if trial.speedup is not None else ""
+    if trial.verdict == "faster":
+        return "nothing more beside the others"
+    return f"{trial.verdict}{speed}" + (f" ({trial.note})" if trial.note else "")
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return str(value)

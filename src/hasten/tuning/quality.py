@@ -1,0 +1,200 @@
+"""Does the plan train as well as the script by itself? One check a question.
+
+In: what launches of both sides told of losses, batches and gradients. Out: Checks, each passed, failed or unknown.
+Refuses to pass what it has not seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hasten.records import Check
+from hasten.stats import mean_interval
+
+Told = Mapping[str, Any]  # the quality that one launch told
+FEWEST_LOSSES = 10
+ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
+WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
+FLOOR = 0.002  # of the loss: a margin below this asks for more than a loss can show
+
+
+def passed(what: str, text: str) -> Check:
+    """It is as it should be."""
+    return Check(what=what, state="passed", text=text)
+
+
+def failed(what: str, text: str) -> Check:
+    """It is not."""
+    return Check(what=what, state="failed", text=text)
+
+
+def unknown(what: str, text: str) -> Check:
+    """It could not be told."""
+    return Check(what=what, state="unknown", text=text)
+
+
+def losses_seen(baseline: Told, plan: Told) -> Check:
+    """There are losses on both sides, enough and finite."""
+    for side, told in (("the script", baseline), ("the plan", plan)):
+        losses = told.get("losses", [])
+        if not losses:
+            return unknown("losses", f"no loss was seen: {side} calls no backward on one number")
+        if len(losses) < FEWEST_LOSSES:
+            return unknown("losses", f"only {len(losses)} losses were seen, and {FEWEST_LOSSES} are needed")
+        if not all(map(math.isfinite, losses)):
+            state = unknown if side == "the script" else failed
+            return state("losses", f"under {side} the loss is not finite")
+    return passed("losses", f"{min(len(baseline['losses']), len(plan['losses']))} losses seen on both sides")
+
+
+def parameters_move(baseline: Told, plan: Told) -> Check:
+    """The plan changes as many parameters as the script does."""
+    before, now = baseline.get("moved"), plan.get("moved")
+    if before is None or now is None:
+        return unknown("parameters", "no optimizer was seen")
+    if now < 0.9 * before:
+        return failed(
+            "parameters", f"{100 * now:.0f} % of the parameters move, {100 * before:.0f} % without the plan"
+        )
+    return passed("parameters", f"{100 * now:.0f} % of the parameters move, as without the plan")
+
+
+def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
+    """The same batches came in the same order; `again` is the script once more."""
+    first, second, third = (told.get("batches", []) for told in (baseline, plan, again))
+    number = min(len(first), len(second), len(third))
+    if not number:
+        return unknown("batches", "no batch was seen")
+    if first[:number] == second[:number]:
+        return passed("batches", f"{number} batches are the same to the bit")
+    if first[:number] != third[:number]:
+        return unknown("batches", "the script's own batches differ from run to run at equal seeds")
+    return unknown("batches", "the samples' random numbers are drawn otherwise")
+
+
+def samples_vary(baseline: Told, plan: Told) -> Check:
+    """What the script draws anew in each epoch, the plan does too."""
+    shares = [_repeated(told.get("rows", [])) for told in (baseline, plan)]
+    if None in shares:
+        return unknown("variety", "no sample came twice")
+    before, now = shares
+    assert before is not None and now is not None
+    if now > before + 0.05:
+        text = f"{100 * now:.0f} % of the samples are copies of earlier ones, {100 * before:.0f} % without the plan"
+        return failed("variety", text)
+    return passed("variety", "samples vary from epoch to epoch as they do without the plan")
+
+
+def _repeated(rows: Sequence[Sequence[str]]) -> float | None:
+    flat = [row for batch in rows for row in batch]
+    return 1 - len(set(flat)) / len(flat) if flat else None
+
+
+def losses_identical(baseline: Told, plan: Told, again: Told) -> Check:
+    """Every loss is the same to the bit."""
+    first, second, third = (told["losses"] for told in (baseline, plan, again))
+    number = min(len(first), len(second), len(third))
+    if first[:number] == second[:number]:
+        return passed("losses equal", f"{number} losses are the same to the bit")
+    if first[:number] != third[:number]:
+        return unknown("losses equal", "the script's own losses differ from run to run at equal seeds")
+    step = next(n for n, (a, b) in enumerate(zip(first, second)) if a != b)
+    return failed("losses equal", f"losses differ from step {step + 1} on: {second[step]:.7g} for {first[step]:.7g}")
+
+
+def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
+    """First loss and gradients agree; afterwards they part no further than the script does from itself.
+
+    `noise`: the script once more, and with its parameters changed in the last bit.
+    """
+    first, second = baseline["losses"], plan["losses"]
+    apart = abs(first[0] - second[0]) / max(abs(first[0]), 1e-12)
+    floor = max([ROUNDING, *(abs(told["losses"][0] - first[0]) / max(abs(first[0]), 1e-12) for told in noise)])
+    if apart > floor:
+        return failed("rounding", f"the first loss differs by {apart:.1e} of itself")
+    gradients = gradient_distance(baseline, plan)
+    if gradients is None:
+        return unknown("rounding", "no gradient was seen")
+    own = [d for d in (gradient_distance(baseline, told) for told in noise) if d is not None]
+    if gradients > max([10 * ROUNDING, *(3 * d for d in own)]):
+        return failed("rounding", f"the first gradients differ by {gradients:.1e} of themselves")
+    parted, alone = _apart(first, second), max((_apart(first, told["losses"]) for told in noise), default=0.0)
+    if parted > max(3 * alone, 1e-4):
+        text = f"the losses part by {parted:.1e}, those of the script from themselves by {alone:.1e}"
+        return failed("rounding", text)
+    return passed(
+        "rounding", f"first loss and gradients within {max(apart, gradients):.0e}, later losses as its own noise"
+    )
+
+
+def _apart(first: Sequence[float], second: Sequence[float]) -> float:
+    """Mean distance of two courses, relative to the first."""
+    pairs = list(zip(first, second))
+    return statistics.fmean(abs(a - b) for a, b in pairs) / max(statistics.fmean(abs(a) for a, _ in pairs), 1e-12)
+
+
+def gradient_distance(baseline: Told, other: Told) -> float | None:
+    """Distance of the sampled first gradients, relative to their length."""
+    import numpy as np
+
+    texts = [told.get("gradients") for told in (baseline, other)]
+    if not all(texts):
+        return None
+    first, second = (np.frombuffer(base64.b64decode(str(text)), dtype=np.float32).astype(float) for text in texts)
+    if len(first) != len(second) or not len(first):
+        return None
+    return float(np.linalg.norm(first - second) / max(float(np.linalg.norm(first)), 1e-12))
+
+
+def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
+    """The losses at the end are no higher than the script's own seeds let them be.
+
+    Seed by seed the plan's loss less the script's, a one-sided test of non-inferiority: the upper end of the mean
+    difference's 95 % interval must lie within a margin, one standard deviation of the script's own seeds (at least
+    FLOOR of the loss). See Walker and Nowacki, Understanding Equivalence and Noninferiority Testing, Journal of General
+    Internal Medicine 26, 2011.
+    """
+    pairs = list(zip(baselines, plans))
+    if len(pairs) < 3:
+        return unknown("band", "fewer than three seeds were run")
+    ends = [(_end(a["losses"], b["losses"]), _end(b["losses"], a["losses"])) for a, b in pairs]
+    own = [before for before, _ in ends]
+    level, spread = statistics.fmean(map(abs, own)), statistics.stdev(own)
+    if spread > WIDEST_BAND * level:
+        return unknown(
+            "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"
+        )
+    margin = max(spread, FLOOR * level)
+    worse = mean_interval([now - before for before, now in ends])
+    text = (
+        f"loss {worse.value:+.2g} ({worse.low:+.2g} to {worse.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
+    )
+    if worse.high <= margin:
+        return passed("band", text)
+    return (failed if worse.low > margin else unknown)("band", text)
+
+
+def _end(losses: Sequence[float], others: Sequence[float]) -> float:
+    """Mean of the last third of the steps that both have."""
+    number = min(len(losses), len(others))
+    return statistics.fmean(losses[number - max(1, number // 3) : number])
+
+
+def metric_holds(baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool) -> Check:
+    """The script's own metric, seed by seed, non-inferior by the same test."""
+    if len(baselines) < 3:
+        return unknown("metric", "fewer than three seeds were run to the end")
+    sign = 1.0 if higher_is_better else -1.0
+    worse = mean_interval([sign * (before - now) for before, now in zip(baselines, plans)])
+    margin = max(statistics.stdev(baselines), 0.005 * abs(statistics.fmean(baselines)))
+    text = (
+        f"metric {statistics.fmean(plans):.4g}, without the plan {statistics.fmean(baselines):.4g}; worse by at most "
+        f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
+    )
+    if worse.high <= margin:
+        return passed("metric", text)
+    return (failed if worse.low > margin else unknown)("metric", text)

@@ -1,0 +1,49 @@
+"""The script under a plan, and nothing else of ours.
+
+In: a plan and the words of a command. Out: the user's own command, in this process's place. Refuses to stand between
+the script and its terminal: on systems that can, this process becomes the script's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hasten.fixes.catalog import installers_of, variables_of
+from hasten.measurement.inside.child import PLAN_VARIABLE
+from hasten.measurement.launch import plugin_environment
+from hasten.records import Settings
+from hasten.tuning.plan import Plan
+from hasten.tuning.trial import START
+
+SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
+
+
+def run_under(plan: Plan, command: Sequence[str], *, root: Path) -> int:
+    """Run the command under the plan; its exit code, where this process cannot become the command's."""
+    environment = environment_of(plan, root=root)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execvpe(command[0], list(command), environment)
+    return subprocess.call(command, env=environment)
+
+
+def environment_of(plan: Plan, *, root: Path) -> dict[str, str]:
+    """The environment of a run under a plan."""
+    settings = {**SURVIVAL, **plan.settings}
+    if settings.get("chunked_forward", False) is not False:
+        settings = {**settings, "micro_batch": plan.settings.get("micro_batch", False)}
+    spec: Mapping[str, object] = {
+        "mode": "follow",
+        "plugins": [START],
+        "fixes": installers_of(settings),
+        "baseline": plan.baseline_rate,
+    }
+    environment = plugin_environment(root, variables_of(settings))
+    environment[PLAN_VARIABLE] = json.dumps(spec)
+    return environment

@@ -1,0 +1,352 @@
+"""From a command to a plan: diagnose, try, leave out, prove, write.
+
+In: the words of a command and a budget. Out: a Tuning, saved after every trial, and hasten.toml. Refuses to print:
+whoever calls is told of progress by a callback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+import hasten
+from hasten.diagnosis.breakdown import break_down
+from hasten.diagnosis.case import Case
+from hasten.diagnosis.ceiling import find_ceiling
+from hasten.diagnosis.diagnose import diagnose
+from hasten.errors import HastenError, RecordError, ResumeError
+from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.fix import Situation
+from hasten.measurement.launch import command_words, make_folder
+from hasten.measurement.measure import Wanted, measure
+from hasten.measurement.side import Bench, Frequencies
+from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json, to_json
+from hasten.stats import Estimate
+from hasten.tuning.edits import edits_for
+from hasten.tuning.prove import Judge, Metric, prove
+from hasten.tuning.search import candidates, leave_out, search
+from hasten.tuning.trial import SEED, START, Manner, try_fix
+
+RESULTS = Path(".hasten")
+PROOF_SHARE = 0.35  # of the budget is kept for the proof
+WARM_LIMIT = 6.0  # seconds that the first of the short epochs should take without the plan
+SHORT_EPOCH = 0.5  # seconds that a short epoch should take at least, once it is warm
+
+Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a search may take, and what it may change."""
+
+    seconds: float = 600.0
+    patience: float = 60.0  # for a script's first step
+    recipes: bool = False
+    metric: Metric | None = None
+    num_epochs: float | None = None  # that training will take; start-up costs are charged against them
+    diagnose_seconds: float = 20.0
+
+
+def tune(
+    words: Sequence[str],
+    *,
+    module: bool = False,
+    budget: Budget | None = None,
+    resume: bool = False,
+    root: Path = RESULTS,
+    on_progress: Progress = lambda _w, _d, _o: None,
+    on_trial: Callable[[Trial], object] = lambda _: None,
+) -> Tuning:
+    """Search for a plan. Raises HastenError for what the user can mend; what was found by then is kept."""
+    command = command_words(words, module=module)
+    told = ("-m", *words) if module else tuple(words)
+    before = last_tuning(root, told) if resume else None
+    return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_trial).run(before)
+
+
+def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
+    """The last search of this command that did not come to its end. Raises ResumeError."""
+    saved = sorted((root / "tunings").glob("*/tuning.json"))
+    for path in reversed(saved):
+        with contextlib.suppress(RecordError):
+            tuning = from_json(Tuning, path.read_bytes(), source=str(path))
+            if tuning.command == tuple(command):
+                if tuning.state == "done":
+                    raise ResumeError(
+                        "the last search of this command came to its end; leave --resume out for another"
+                    )
+                return tuning
+    raise ResumeError("there is no search of this command to go on with; leave --resume out")
+
+
+@dataclass
+class _Tuning:
+    """One search."""
+
+    command: Sequence[str]
+    told: tuple[str, ...]
+    words: Sequence[str]
+    module: bool
+    budget: Budget
+    root: Path
+    on_progress: Progress
+    on_trial: Callable[[Trial], object]
+    began: float = field(default_factory=time.monotonic)
+    spent_before: float = 0.0
+
+    def run(self, before: Tuning | None) -> Tuning:
+        """The whole search, saved as it goes."""
+        self.spent_before = before.seconds if before is not None else 0.0
+        name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+        self.folder = make_folder(self.root / "tunings" / name)
+        with self._scratch() as scratch:
+            self.bench = Bench(self.command, scratch, patience=self.budget.patience)
+            first, run_id = self._first(before)
+            self.tuning = before or self._begun(name, first, run_id)
+            try:
+                self._search(first)
+                self._prove(first)
+                self._keep(state="done")
+            except KeyboardInterrupt:
+                self._keep(state="interrupted")
+                raise
+            except HastenError as error:
+                self._keep(state="interrupted", notes=(*self.tuning.notes, str(error)))
+                raise
+        return self.tuning
+
+    # ------------------------------------------------------------------------------------------ its parts
+
+    def _first(self, before: Tuning | None) -> tuple[Situation, str]:
+        """The baseline, diagnosed: measured now, or read where an earlier search has measured it."""
+        if before is not None and before.runs:
+            path = self.root / "runs" / before.runs[0] / "run.json"
+            with contextlib.suppress(OSError, RecordError):
+                return situation_of(from_json(Run, path.read_bytes(), source=str(path)), {}), before.runs[0]
+        run = self._measured({}, "the script as it is")
+        return situation_of(run, {}), run.id
+
+    def _measured(self, settings: Settings, what: str, *, quick: bool = False) -> Run:
+        self._tell(what)
+        with tempfile.TemporaryFile() as output:
+            wanted = Wanted(
+                seconds=self.budget.diagnose_seconds / (2 if quick else 1),
+                patience=self.budget.patience,
+                quick=quick,
+                script_output=output.fileno(),
+                begun_within=4 * self.budget.diagnose_seconds,
+                spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED},
+                environment=variables_of(settings),
+            )
+            run, _ = measure(
+                self.words,
+                module=self.module,
+                wanted=wanted,
+                root=self.root,
+                on_progress=lambda inner, _d, _o: self._tell(what if inner == "measure" else f"{what}: {inner}"),
+            )
+        return run
+
+    def _begun(self, name: str, first: Situation, run_id: str) -> Tuning:
+        run, case = first.case.run, first.case
+        samples = [s.num_samples for s in run.steps if s.num_samples is not None]
+        _, skipped = candidates(first, recipes=self.budget.recipes)
+        return Tuning(
+            version=RECORD_VERSION,
+            hasten=hasten.__version__,
+            id=name,
+            command=self.told,
+            directory=os.getcwd(),
+            started=time.time(),
+            machine=run.machine,
+            state="running",
+            skipped=tuple(skipped),
+            edits=edits_for(first.diagnosis.findings, step_seconds=case.step),
+            step_seconds=case.step,
+            samples_per_step=sum(samples) / len(samples) if samples else None,
+            runs=(run_id,),
+        )
+
+    def _search(self, first: Situation) -> None:
+        tuning = self.tuning
+        tried = frozenset((trial.fix, trial.value) for trial in tuning.trials)
+        start = first
+        if tuning.settings:
+            start = self._diagnosed_again(first, tuning.settings) or first
+        for settings, trial in search(
+            start,
+            try_fix=functools.partial(self._try, first),
+            diagnose_again=lambda settings: self._diagnosed_again(first, settings),
+            time_left=self._search_left,
+            recipes=self.budget.recipes,
+            tried=tried,
+        ):
+            self._add(settings, trial)
+        if self._search_left() <= 0:
+            self._note("the time for trials was over before everything was tried; --budget gives more")
+        kept = {t.fix: t.speedup.value for t in self.tuning.trials if t.verdict == "faster" and t.speedup is not None}
+        for settings, trial in leave_out(
+            self.tuning.settings,
+            gains=kept,
+            try_fix=functools.partial(self._try, first),
+            time_left=self._search_left,
+        ):
+            self._add(settings, trial)
+
+    def _try(self, first: Situation, settings: Settings, fix: str, value: Value, promised: float) -> Trial:
+        trial = try_fix(
+            self.bench,
+            settings,
+            fix,
+            value,
+            frequencies=Frequencies.of(first.case.facts),
+            manner=manner_of(first, {**settings, fix: value}),
+            time_left=self._left,
+            on_pair=lambda number, estimate: self._tell(_trying(fix, value, number, estimate)),
+        )
+        trial = msgspec.structs.replace(trial, predicted=promised)
+        return self._charged(first, trial)
+
+    def _charged(self, first: Situation, trial: Trial) -> Trial:
+        """A start-up cost that training never earns back makes a faster step no gain."""
+        steps = self._num_steps(first)
+        late = trial.startup_seconds or 0.0
+        if trial.verdict != "faster" or steps is None or late <= 1.0:
+            return trial
+        gain = _mean(trial.baseline_seconds) - _mean(trial.candidate_seconds)
+        even = late / gain if gain > 0 else float("inf")
+        if even <= steps:
+            return msgspec.structs.replace(trial, note=f"earned back after {even:.0f} steps")
+        note = f"its start takes {late:.0f} s more, earned back after {even:.0f} steps; training takes {steps:.0f}"
+        return msgspec.structs.replace(trial, verdict="no difference", note=note)
+
+    def _num_steps(self, first: Situation) -> float | None:
+        per_epoch = first.case.facts.steps_per_epoch
+        return None if self.budget.num_epochs is None or per_epoch is None else self.budget.num_epochs * per_epoch
+
+    def _diagnosed_again(self, first: Situation, settings: Settings) -> Situation | None:
+        try:
+            run = self._measured(settings, "where the time goes now", quick=True)
+        except HastenError as error:
+            self._note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
+            return None
+        self._keep(runs=(*self.tuning.runs, run.id))
+        # What was tried on the script as it is still holds for what has not been mended since.
+        run = msgspec.structs.replace(run, interventions=first.case.run.interventions)
+        return situation_of(run, settings)
+
+    def _prove(self, first: Situation) -> None:
+        settings = self.tuning.settings
+        if not settings:
+            return
+        judge = Judge(
+            bench=self.bench,
+            step_seconds=first.case.step,
+            steps_per_epoch=first.case.facts.steps_per_epoch,
+            on_launch=lambda what: self._tell(f"proof: {what}"),
+        )
+        proof, settings, trial = prove(
+            judge,
+            settings,
+            frequencies=Frequencies.of(first.case.facts),
+            manner=manner_of(first, settings),
+            time_left=self._left,
+            metric=self.budget.metric,
+            on_pair=lambda number, estimate: self._tell(_trying("the whole plan", True, number, estimate)),
+        )
+        self._keep(settings=settings, proof=self._with_rates(proof, trial))
+
+    def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
+        samples = self.tuning.samples_per_step
+        if trial is None or samples is None or not trial.baseline_seconds:
+            return proof
+        return msgspec.structs.replace(
+            proof,
+            baseline_rate=samples / _mean(trial.baseline_seconds),
+            plan_rate=samples / _mean(trial.candidate_seconds),
+        )
+
+    # ------------------------------------------------------------------------------------- time and record
+
+    def _spent(self) -> float:
+        return self.spent_before + time.monotonic() - self.began
+
+    def _left(self) -> float:
+        return self.budget.seconds - self._spent()
+
+    def _search_left(self) -> float:
+        return (1 - PROOF_SHARE) * self.budget.seconds - self._spent()
+
+    def _tell(self, what: str) -> None:
+        self.on_progress(what, self._spent(), self.budget.seconds)
+
+    def _add(self, settings: Settings, trial: Trial) -> None:
+        self.on_trial(trial)
+        self._keep(settings=settings, trials=(*self.tuning.trials, trial))
+
+    def _note(self, note: str) -> None:
+        self._keep(notes=(*self.tuning.notes, note))
+
+    def _keep(self, **changes: object) -> None:
+        """Change the record, and save it whole."""
+        self.tuning = msgspec.structs.replace(self.tuning, **changes, seconds=self._spent())
+        part = self.folder / "tuning.part"
+        part.write_bytes(to_json(self.tuning))
+        part.replace(self.folder / "tuning.json")
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Generator[Path]:
+        folder = make_folder(self.folder / "sides")
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not (self.folder / "tuning.json").exists():
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def situation_of(run: Run, settings: Settings) -> Situation:
+    """What fixes are proposed on."""
+    breakdown = break_down(run)
+    return Situation(
+        case=Case(run, breakdown, find_ceiling(run, breakdown)), diagnosis=diagnose(run), settings=settings
+    )
+
+
+def manner_of(first: Situation, settings: Settings) -> Manner:
+    """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
+    case, facts = first.case, first.case.facts
+    seconds = 3.0
+    periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
+    for phase, period in periods.items():
+        if period and case.share(phase) >= 0.05:
+            seconds = max(seconds, min(20.0, 2.2 * period * case.step))
+    seconds = max(seconds, min(12.0, 8 * case.step))
+    if not {"cache", "disk_cache"} & {*settings}:
+        return Manner(seconds=seconds)
+    warm_step = max(1e-4, case.step - first.headroom)
+    most = max(4.0, WARM_LIMIT / max(case.step, 1e-4))
+    wanted = int(min(most, max(8.0, SHORT_EPOCH / warm_step)) * max(1.0, case.batches))
+    whole = facts.steps_per_epoch
+    short = (
+        wanted if whole is None or whole * max(1.0, case.batches) > wanted else int(whole * max(1.0, case.batches))
+    )
+    return Manner(seconds=seconds, epoch_batches=max(2, short), warm_seconds=3 * WARM_LIMIT)
+
+
+def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:
+    shown = fix if value is True else f"{fix} = {value}"
+    return f"{shown}: {estimate.value:.2f}x after {number} pairs"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

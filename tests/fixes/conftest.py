@@ -1,0 +1,24 @@
+import pytest
+
+from hasten.fixes.inside.site import Site
+from hasten.measurement.inside.patches import Patches
+
+
+@pytest.fixture
+def site(monkeypatch):
+    monkeypatch.setattr("hasten.measurement.inside.patches._warned", set())
+    patches = Patches()
+    yield Site(patches)
+    patches.undo()
+
+
+@pytest.fixture
+def put_on(site):
+    """Put a fix of the catalog on, by its name."""
+    from hasten.fixes.catalog import CATALOG
+
+    def put(name, value=True):
+        site.install(name, CATALOG[name].installer, value)
+        return site.states
+
+    return put

@@ -1,0 +1,138 @@
+"""The same mathematics, carried out otherwise."""
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.fixes.inside import execution
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
+
+
+def fit(model, *, steps=4, make=lambda p: torch.optim.AdamW(p, lr=0.01), zero=None):
+    optimizer = make(model.parameters())
+    losses = []
+    for number in range(steps):
+        x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(number))
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad() if zero is None else optimizer.zero_grad(set_to_none=zero)
+        losses.append(loss.item())
+    return losses, optimizer
+
+
+def test_channels_last_turns_weights_and_input_round(put_on):
+    expected, _ = fit(convolutions())
+    states = put_on("channels_last")
+    model = convolutions()
+    seen = []
+    model[0].register_forward_pre_hook(
+        lambda _m, given: seen.append(given[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    losses, _ = fit(model)
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert all(seen) and model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert states == {"channels_last": "on"}
+
+
+def test_a_model_without_convolutions_has_no_layout(put_on):
+    states = put_on("channels_last")
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    assert "no convolution" in states["channels_last"]
+
+
+def test_the_fused_optimizer_steps_as_the_other(put_on):
+    expected, _ = fit(convolutions())
+    states = put_on("fused_optimizer")
+    losses, optimizer = fit(convolutions())
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert optimizer.param_groups[0]["fused"] is True
+    assert states == {"fused_optimizer": "on"}
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda p: torch.optim.RMSprop(p), "no fused implementation"),
+        (lambda p: torch.optim.AdamW(p, fused=False), "says itself whether the optimizer is fused"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_fused_says_why(put_on, make, reason):
+    states = put_on("fused_optimizer")
+    fit(convolutions(), make=make)
+    assert reason in states["fused_optimizer"]
+
+
+def test_gradients_are_dropped_whatever_the_script_says(put_on):
+    put_on("set_to_none")
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    assert model.weight.grad is None
+
+
+def test_the_number_of_threads_is_the_plans(site, put_on):
+    before = torch.get_num_threads()
+    put_on("cpu_threads", 1)
+    torch.set_num_threads(2)
+    assert torch.get_num_threads() == 1
+    site.patches.undo()
+    assert torch.get_num_threads() == before
+
+
+def test_validation_records_nothing(put_on):
+    put_on("no_grad_validation")
+    model = nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    assert not model.eval()(torch.ones(1, 2)).requires_grad
+    assert model.train()(torch.ones(1, 2)).requires_grad
+
+
+def test_debugging_aids_stay_off(put_on):
+    put_on("no_debug")
+    with torch.autograd.detect_anomaly():
+        assert not torch.is_anomaly_enabled()
+    torch.autograd.set_detect_anomaly(True)
+    assert not torch.is_anomaly_enabled()
+    with torch.profiler.profile() as profiler:
+        torch.ones(2) + 1
+        assert not torch.autograd._profiler_enabled()
+        profiler.step()
+    assert len(profiler.key_averages()) == 0
+    profiler.export_chrome_trace("/nowhere/at/all.json")
+
+
+def test_a_compiled_forward_is_the_same_function(site, monkeypatch):
+    compiled = []
+
+    def compile(function, *, mode):
+        compiled.append(mode)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    site.states["compile"] = "on"
+    execution.compile(site, "compile", "default")
+    expected, _ = fit(convolutions())
+    assert compiled == ["default"] and expected
+
+
+def test_a_script_that_compiles_is_left_alone(put_on):
+    states = put_on("compile", "default")
+    model = nn.Linear(2, 1)
+    model.compile(backend="eager")
+    model(torch.ones(1, 2)).sum().backward()
+    assert "compiles its model itself" in states["compile"]
+
+
+def test_denormal_numbers_are_flushed_until_undo(site, put_on):
+    if put_on("flush_denormal")["flush_denormal"] != "on":
+        pytest.skip("this CPU cannot")
+    assert (torch.tensor([1e-40]) * 1).item() == 0.0
+    site.patches.undo()
+    assert (torch.tensor([1e-40]) * 1).item() != 0.0

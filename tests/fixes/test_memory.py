@@ -1,0 +1,192 @@
+"""A batch in pieces: the same loss and gradients, and a run that has no memory left goes on."""
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.fixes.inside import memory
+
+
+class Text(nn.Module):
+    """Two inputs, one of them whole numbers; two outputs; dropout."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, words, weights=None):
+        x = self.embedding(words).mean(1)
+        if weights is not None:
+            x = x * weights[:, None]
+        x = self.drop(x)
+        return {"scores": self.head(x), "features": x}
+
+
+def trained(model, *, steps=3, dropout_seed=7, fails=None):
+    """Losses and parameters of a few steps whose loss depends on the whole batch at once."""
+    torch.manual_seed(dropout_seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for number in range(steps):
+        generator = torch.Generator().manual_seed(number)
+        words = torch.randint(0, 11, (8, 5), generator=generator)
+        weights = torch.rand(8, generator=generator)
+        optimizer.zero_grad()
+        out = model(words, weights=weights)
+        similar = out["features"] @ out["features"].T
+        loss = nn.functional.cross_entropy(out["scores"], words[:, 0] % 3) + similar.logsumexp(1).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.detach().clone() for p in model.parameters()]
+
+
+def fresh(dropout=0.0):
+    torch.manual_seed(0)
+    return Text(dropout)
+
+
+def close(first, second):
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(first, second))
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 8, 50])
+def test_a_forward_in_pieces_trains_the_same(put_on, pieces):
+    expected = trained(fresh())
+    put_on("chunked_forward", pieces)
+    losses, parameters = trained(fresh())
+    assert losses == pytest.approx(expected[0], rel=1e-5)
+    assert close(parameters, expected[1])
+
+
+def test_dropout_draws_for_backward_what_it_drew_for_forward(put_on):
+    put_on("chunked_forward", 2)
+    model = fresh(dropout=0.5)
+    words = torch.randint(0, 11, (8, 5))
+    features = model(words)["features"]
+    features.sum().backward()
+    kept = (features != 0).float()
+    # The gradient of the embedding counts each kept feature of each word.
+    assert model.embedding.weight.grad.sum() == pytest.approx(float(kept.sum()) * 2, rel=1e-5)
+
+
+def test_at_most_so_many_samples_are_held(put_on, monkeypatch):
+    sizes = []
+    put_on("micro_batch", 3)
+    model = fresh()
+    model.head.register_forward_pre_hook(lambda _m, given: sizes.append((len(given[0]), torch.is_grad_enabled())))
+    trained(model, steps=1)
+    assert max(size for size, _ in sizes) <= 3
+    assert sum(size for size, grad in sizes if grad) == sum(size for size, grad in sizes if not grad) == 8
+
+
+class Hungry(nn.Module):
+    """Says that memory has run out whenever it is given more samples than it likes."""
+
+    def __init__(self, most, *, in_backward=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+        self.most, self.in_backward = most, in_backward
+
+    def forward(self, x):
+        x = self.first(x)
+        if not self.in_backward:
+            self.refuse(x)
+        elif x.requires_grad:
+            x.register_hook(self.refuse)
+        return self.head(x)
+
+    def refuse(self, x):
+        if len(x) > self.most:
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+            )
+
+
+def fit(model, *, accumulate=1, zero=True):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number in range(4):
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number))
+        loss = model(x).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        if (number + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=zero)
+    return losses, [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("in_backward", [False, True], ids=["in forward", "in backward"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("zero", [True, False], ids=["to none", "to zero"])
+def test_a_run_that_has_no_memory_left_goes_on_and_loses_no_step(put_on, in_backward, accumulate, zero, capfd):
+    expected = fit(Hungry(99), accumulate=accumulate, zero=zero)
+    put_on("micro_batch", "auto")
+    losses, parameters = fit(Hungry(5, in_backward=in_backward), accumulate=accumulate, zero=zero)
+    assert losses == pytest.approx(expected[0], rel=1e-5)
+    assert close(parameters, expected[1])
+    assert "no step is lost" in capfd.readouterr().err
+
+
+def test_without_shortage_nothing_changes(put_on):
+    expected = fit(Hungry(99))
+    put_on("micro_batch", "auto")
+    losses, parameters = fit(Hungry(99))
+    assert losses == expected[0]
+    assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1]))
+
+
+def test_batch_statistics_are_not_cut(put_on, capfd):
+    put_on("micro_batch", "auto")
+    model = nn.Sequential(nn.BatchNorm1d(4), Hungry(5))
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        model(torch.randn(16, 4))
+    assert "computes statistics over the whole batch" in capfd.readouterr().err
+
+
+def test_another_error_passes_untouched(put_on):
+    put_on("micro_batch", "auto")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        Hungry(99)(torch.randn(16, 5))
+
+
+def test_what_says_that_memory_has_run_out():
+    from hasten.fixes.inside.shortage import ran_out
+
+    assert ran_out(torch.OutOfMemoryError("CUDA out of memory"))
+    assert ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    assert not ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not ran_out(ValueError("can't allocate memory"))
+
+
+def test_the_memory_fix_is_gone_after_undo(site, put_on):
+    put_on("micro_batch", "auto")
+    site.patches.undo()
+    assert memory._known == []
+
+
+def test_what_comes_before_the_model_gets_its_gradients_too(put_on):
+    def gradients():
+        torch.manual_seed(0)
+        before, model = nn.Linear(4, 4), Hungry(99)
+        hidden = before(torch.ones(8, 4) * torch.arange(8.0)[:, None])
+        before.eval()  # no root of its own here: it is called first, and would be one
+        model(hidden).square().mean().backward()
+        return [p.grad.clone() for p in (*before.parameters(), *model.parameters())]
+
+    expected = gradients()
+    put_on("chunked_forward", 3)
+    assert close(gradients(), expected)
+
+
+def test_gradients_asked_for_by_name_come_at_once(put_on):
+    put_on("chunked_forward", 2)
+    model = Hungry(99)
+    loss = model(torch.randn(8, 4)).square().mean()
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    assert all(gradient.abs().sum() > 0 for gradient in found)

@@ -1,0 +1,75 @@
+"""What may stand in a plan, and what is said of what may not."""
+
+import pytest
+
+from hasten.errors import PlanError
+from hasten.fixes.catalog import CATALOG, checked, installers_of, turned_on, variables_of, weakest
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"num_worker": 2}, "did you mean num_workers"),
+        ({"frobnicate": 2}, "docs/fixes.md"),
+        ({"num_workers": "two"}, "a whole number of 0 or more"),
+        ({"num_workers": -1}, "a whole number of 0 or more"),
+        ({"num_workers": True}, "a whole number"),
+        ({"bf16": "yes"}, "true or false"),
+        ({"bf16": 1}, "true or false"),
+        ({"cache": "8 Gigs"}, '"8 GiB"'),
+        ({"allocator": "mimalloc"}, '"glibc" or "jemalloc" or "tcmalloc"'),
+        ({"bf16": True, "fp16": True}, "bf16 and fp16 contradict"),
+        ({"num_workers": 0, "persistent_workers": True}, "needs workers"),
+        ({"pixels": "close"}, "does nothing without loader"),
+        ({"chunked_forward": 1}, "2 or more"),
+    ],
+)
+def test_what_makes_no_sense_is_one_clear_line(settings, words):
+    with pytest.raises(PlanError) as raised:
+        checked(settings)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_that_make_sense_are_taken_as_they_are():
+    settings = {"bf16": True, "num_workers": 0, "cache": "8 GiB", "compile": False, "micro_batch": "auto"}
+    assert checked(settings) == settings
+
+
+def test_what_is_off_contradicts_nothing():
+    assert checked({"bf16": True, "fp16": False}) == {"bf16": True, "fp16": False}
+    assert turned_on({"bf16": True, "fp16": False, "num_workers": 0}) == {"bf16": True, "num_workers": 0}
+
+
+def test_fixes_are_put_on_in_the_order_of_the_catalog():
+    names = [name for name, _, _ in installers_of({"micro_batch": "auto", "channels_last": True, "bf16": True})]
+    assert names == ["bf16", "channels_last", "micro_batch"]
+
+
+def test_what_must_precede_torch_is_the_environment():
+    assert variables_of({"omp_wait": "passive", "cpu_threads": 2}) == {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": "2",
+    }
+    assert "MALLOC_TRIM_THRESHOLD_" in variables_of({"allocator": "glibc"})
+    assert variables_of({"omp_wait": False}) == {}
+
+
+def test_an_allocator_that_is_not_installed_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("hasten.fixes.execution.find_library", lambda _: None)
+    with pytest.raises(PlanError, match="not installed here"):
+        variables_of({"allocator": "jemalloc"})
+
+
+def test_the_guarantee_is_that_of_the_weakest_fix():
+    assert weakest([]) == "identical"
+    assert weakest(["num_workers", "channels_last"]) == "rounding"
+    assert weakest(["bf16", "channels_last"]) == "precision"
+    assert weakest(["bf16", "batch_size"]) == "recipe"
+
+
+def test_every_fix_says_what_it_may_be_set_to():
+    for fix in CATALOG.values():
+        assert (fix.allowed and fix.title and fix.title[0].islower()) or fix.title[0].isupper()
+        with pytest.raises(PlanError):
+            fix.check([])

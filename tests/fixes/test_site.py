@@ -1,0 +1,162 @@
+"""Where fixes are put on: the outermost module that trains, and nothing of it is left behind."""
+
+import copy
+import io
+
+import torch
+from torch import nn
+
+from hasten.fixes.catalog import CATALOG
+from hasten.fixes.inside.site import NotApplicableError
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x, scale=1.0):
+        return self.head(self.inner(x)) * scale
+
+
+def step(model, x=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(3, 4) if x is None else x).sum().backward()
+    optimizer.step()
+
+
+def doubled(_module, forward, arguments, settings):
+    return forward(*arguments, **settings) * 2
+
+
+def test_only_the_outermost_module_is_met(site):
+    met = []
+    site.on_model("a fix", met.append)
+    model = Net()
+    step(model)
+    step(model)
+    assert met == [model]
+
+
+def test_a_module_without_parameters_is_no_model(site):
+    met = []
+    site.on_model("a fix", met.append)
+    nn.ReLU()(torch.ones(2))
+    nn.Sequential(nn.Flatten())(torch.ones(2, 2))
+    assert met == []
+
+
+def test_a_module_that_only_evaluates_is_no_model(site):
+    met = []
+    site.on_model("a fix", met.append)
+    Net().eval()(torch.ones(1, 4))
+    with torch.no_grad():
+        Net()(torch.ones(1, 4))
+    assert met == []
+
+
+def test_the_very_first_forward_goes_through_the_fix(site):
+    site.around_forward("a fix", doubled)
+    model, x = Net(), torch.ones(3, 4)
+    plain = Net.forward(model, x)
+    assert torch.equal(model(x), 2 * plain)
+    assert torch.equal(model(x, scale=3.0), 6 * plain)
+
+
+def test_another_model_of_the_same_class_is_left_alone(site):
+    site.around_forward("a fix", doubled)
+    model = Net()
+    step(model)
+    other = copy.deepcopy(model).eval()
+    x = torch.ones(3, 4)
+    assert torch.equal(2 * other(x), model(x))
+
+
+def test_the_first_given_is_outermost(site):
+    order = []
+
+    def noting(name):
+        def around(_module, forward, arguments, settings):
+            order.append(name)
+            return forward(*arguments, **settings)
+
+        return around
+
+    site.around_forward("first", noting("first"))
+    site.around_forward("second", noting("second"))
+    step(Net())
+    assert order == ["first", "second"]
+
+
+def test_a_saved_model_names_nothing_of_ours(put_on):
+    for name in ("bf16", "channels_last", "fused_optimizer", "micro_batch"):
+        put_on(name, "auto" if name == "micro_batch" else True)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2))
+    step(model, torch.ones(2, 3, 8, 8))
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"hasten" not in file.getvalue()
+    assert list(model.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert "forward" not in vars(model)
+
+
+def test_after_undo_the_class_is_what_it_was(site):
+    forward, call = Net.forward, nn.Module.__call__
+    site.around_forward("a fix", doubled)
+    step(Net())
+    assert Net.forward is not forward
+    site.patches.undo()
+    assert Net.forward is forward and nn.Module.__call__ is call
+
+
+def test_a_fix_that_fails_is_off_and_training_goes_on(site, capfd):
+    def break_down(_model):
+        raise RuntimeError("no such kernel")
+
+    site.states["broken"] = "on"
+    site.on_model("broken", break_down)
+    step(Net())
+    assert site.states["broken"] == "it failed: RuntimeError('no such kernel')"
+    assert "broken could not be applied" in capfd.readouterr().err
+
+
+def test_a_fix_says_why_it_is_not_on(site):
+    def refuse(_model):
+        raise NotApplicableError("the model is too small")
+
+    site.states["choosy"] = "on"
+    site.on_model("choosy", refuse)
+    step(Net())
+    assert site.states["choosy"] == "the model is too small"
+
+
+def test_a_forward_that_sits_on_the_object_is_wrapped_there(site):
+    site.around_forward("a fix", doubled)
+    model = Net()
+    own = model.forward
+    model.forward = lambda x: own(x)
+    x = torch.ones(3, 4)
+    plain = Net.forward(model, x)
+    assert torch.equal(model(x), 2 * plain)
+
+
+def test_every_installer_can_be_imported():
+    import importlib
+
+    for fix in CATALOG.values():
+        if fix.installer:
+            module, _, function = fix.installer.partition(":")
+            assert callable(getattr(importlib.import_module(module), function)), fix.name
+        else:
+            assert fix.variables(fix.words[0]), fix.name
+
+
+def test_a_script_that_compiles_is_left_alone(site):
+    met = []
+    site.states["a fix"] = "on"
+    site.on_model("a fix", met.append)
+    model = torch.compile(Net(), backend="eager")
+    step(model)
+    assert met == [] and site.states["a fix"] == "the script compiles its model itself"
+    assert nn.Module.__call__.__module__ == "torch.nn.modules.module"

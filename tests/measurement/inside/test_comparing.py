@@ -1,0 +1,127 @@
+"""What a comparison of two ways to train needs: seeds, short epochs, and what training does to the model."""
+
+import base64
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.quality import Quality
+from hasten.measurement.inside.seeding import seed_everything
+from hasten.measurement.inside.short_epochs import ShortEpochs
+
+
+@pytest.fixture
+def patches():
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+def drawn():
+    return torch.rand(1).item(), random.random(), np.random.random()
+
+
+def test_every_generator_is_seeded_before_the_script_begins(patches):
+    seed_everything(1, shift=0, patches=patches)
+    first = drawn()
+    seed_everything(1, shift=0, patches=patches)
+    assert drawn() == first
+    seed_everything(1, shift=5, patches=patches)
+    assert all(a != b for a, b in zip(drawn(), first))
+
+
+def test_the_scripts_own_seeds_are_shifted(patches):
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    own = drawn()
+    seed_everything(1, shift=1000, patches=patches)
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    assert all(a != b for a, b in zip(drawn(), own))
+    patches.undo()
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    assert drawn() == own
+
+
+def test_short_epochs_are_the_same_few_batches_over_and_over(patches):
+    epochs = ShortEpochs(3, patches)
+    loader = DataLoader(TensorDataset(torch.arange(100)), batch_size=10, shuffle=True)
+    first, second = [[b.tolist() for (b,) in loader] for _ in range(2)]
+    assert len(first) == 3 and first == second
+    assert len(loader) == 10, "the script's own arithmetic stays"
+    assert epochs.num_passes() == 2
+    iter(loader)
+    assert epochs.num_passes() == 2, "nothing was asked for"
+
+
+def test_short_epochs_with_workers_and_with_our_loader(patches):
+    from hasten.loading.loader import Loader
+
+    ShortEpochs(2, patches)
+    dataset = TensorDataset(torch.arange(64).float()[:, None].repeat(1, 200))
+    for loader in (DataLoader(dataset, 8, shuffle=True, num_workers=1), Loader(dataset, 8, shuffle=True)):
+        first, second = [[b[:, 0].tolist() for (b,) in loader] for _ in range(2)]
+        assert len(first) == 2 and first == second
+
+
+def test_after_undo_epochs_are_whole(patches):
+    ShortEpochs(2, patches)
+    patches.undo()
+    assert len(list(DataLoader(TensorDataset(torch.arange(40)), batch_size=10))) == 4
+
+
+def trained(patches, *, steps=3, freeze=False, **settings):
+    torch.manual_seed(0)
+    quality = Quality(patches, num_batches=2, **settings)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0 if freeze else 0.1)
+    for number in range(steps):
+        x = torch.full((2, 4), float(number)) + torch.arange(2)[:, None]
+        quality.batch((x, torch.ones(2)))
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+    return quality.raw(), model
+
+
+def test_losses_gradients_and_batches_are_noted(patches):
+    raw, _ = trained(patches)
+    assert len(raw["losses"]) == 3 and all(isinstance(x, float) for x in raw["losses"])
+    assert len(raw["batches"]) == 2 and raw["batches"][0] != raw["batches"][1]
+    assert [len(rows) for rows in raw["rows"]] == [2, 2]
+    assert len(base64.b64decode(raw["gradients"])) == 5 * 4
+    assert raw["moved"] == 1.0
+
+
+def test_parameters_that_stand_still_are_seen(patches):
+    raw, _ = trained(patches, freeze=True)
+    assert raw["moved"] == 0.0
+
+
+def test_the_same_sample_has_the_same_fingerprint_in_another_batch(patches):
+    quality = Quality(patches, num_batches=4)
+    rows = torch.randn(3, 5)
+    quality.batch(rows[:2])
+    quality.batch(rows[1:])
+    (_, second), (again, _) = quality.raw()["rows"]
+    assert second == again
+
+
+def test_a_script_without_a_scalar_loss_has_no_losses(patches):
+    quality = Quality(patches, num_batches=1)
+    torch.autograd.backward([torch.ones(2, requires_grad=True)], [torch.ones(2)])
+    assert quality.raw()["losses"] == []
+
+
+def test_a_change_in_the_last_bit_is_one(patches):
+    model = nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    quality = Quality(patches, num_batches=1, perturb=True)
+    quality.batch(torch.ones(2, 4))
+    assert torch.equal(model.weight, torch.nextafter(before, torch.full_like(before, torch.inf)))
+    quality.batch(torch.ones(2, 4))
+    assert torch.equal(model.weight, torch.nextafter(before, torch.full_like(before, torch.inf))), "once is enough"

@@ -1,0 +1,174 @@
+"""hasten run: the script as it is, under a plan; nothing of hasten stands between it and the user."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command import HASTEN, environment, left_in, run, running_in, said, write
+
+TRAIN = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8, shuffle=True)
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            {step}
+        print("loss", loss.item())
+    torch.save(model, "model.pt")
+    torch.save(model.state_dict(), "weights.pt")
+    {after}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def script_in(tmp_path, *, step="pass", after="pass"):
+    return write(tmp_path / "train.py", TRAIN.format(step=step, after=after))
+
+
+def by_itself(script, tmp_path):
+    return subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_script_runs_as_it_would_by_itself(tmp_path):
+    script = script_in(tmp_path)
+    expected = by_itself(script, tmp_path)
+    (tmp_path / "model.pt").unlink()
+    answer = run("run", "--set", "gather=true", script, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == expected.stdout
+    assert left_in(tmp_path) == [".hasten", "model.pt", "train.py", "weights.pt"]
+    assert "samples/s over 24 steps" in said(answer)
+
+
+def test_what_is_saved_is_read_without_hasten(tmp_path):
+    script = script_in(tmp_path)
+    settings = ("bf16=true", "fused_optimizer=true", "set_to_none=true", "loader=true")
+    answer = run("run", *(word for s in settings for word in ("--set", s)), script, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    code = (
+        "import sys, torch; sys.modules['hasten'] = None\n"
+        "print(sorted(torch.load('weights.pt')), type(torch.load('model.pt', weights_only=False)).__name__)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert loaded.stdout == "['0.bias', '0.weight', '2.bias', '2.weight'] Sequential\n", loaded.stderr
+    assert b"hasten" not in (tmp_path / "model.pt").read_bytes()
+
+
+def test_an_exception_and_an_exit_code_are_the_scripts_own(tmp_path):
+    script = script_in(tmp_path, step="raise ValueError('the data is bad')")
+    answer = run("run", "--set", "bf16=true", script, cwd=tmp_path)
+    assert answer.returncode == 1 and "ValueError: the data is bad" in answer.stderr
+    script = script_in(tmp_path, after="sys.exit(7)")
+    assert run("run", "--set", "bf16=true", script, cwd=tmp_path).returncode == 7
+
+
+def test_a_signal_reaches_the_script(tmp_path):
+    script = script_in(tmp_path, step="print('step', flush=True); import time; time.sleep(0.1)")
+    process = subprocess.Popen(
+        [*HASTEN, "run", "--set", "loader=true", script],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "step\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
+    time.sleep(0.2)
+    assert running_in(tmp_path) == []
+
+
+def test_a_fix_that_cannot_be_put_on_is_said(tmp_path):
+    script = script_in(tmp_path)
+    answer = run("run", "--set", "channels_last=true", script, cwd=tmp_path)
+    assert answer.returncode == 0
+    assert "hasten: channels_last is not on: the model has no convolution over images" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.py"], "there is no plan at hasten.toml; `hasten tune` makes one"),
+        (["--set", "bf61=true", "train.py"], "did you mean bf16"),
+        (["--set", "bf16", "train.py"], "has no value"),
+        (["--plan", "mine.toml", "train.py"], "there is no plan at mine.toml"),
+        (["--set", "bf16=true", "other.py"], "no such script: other.py"),
+        (["--set", "bf16=true"], "no script given"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(tmp_path, words, message):
+    script_in(tmp_path)
+    answer = run("run", *words, cwd=tmp_path)
+    assert answer.returncode == 2
+    assert message in said(answer)
+    assert left_in(tmp_path) == ["train.py"]
+
+
+def test_a_plan_is_followed_and_what_speaks_against_it_is_said(tmp_path):
+    script = script_in(tmp_path, after="print(optimizer.param_groups[0]['fused'])")
+    (tmp_path / "hasten.toml").write_text(
+        '[made]\ncommand = ["train.py"]\nproof = "proven"\nbaseline_rate = 10.0\n'
+        '[machine]\ncpu = "another"\n[fixes]\nfused_optimizer = true\n'
+    )
+    answer = run("run", script, cwd=tmp_path)
+    assert answer.returncode == 0 and answer.stdout.endswith("True\n")
+    assert "another machine (cpu another); in doubt: fused_optimizer" in answer.stderr
+    assert "without the plan 10 when it was made" in answer.stderr
+
+
+HUNGRY = """
+import resource, torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [nn.Linear(64, 512), nn.ReLU()]
+for _ in range(3):
+    layers += [nn.Linear(512, 512), nn.ReLU()]
+model = nn.Sequential(*layers, nn.Linear(512, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(32768, 64), torch.randn(32768, 1)
+model(x[:8]).sum().backward()
+optimizer.zero_grad()
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+if {limit}:
+    resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20), -1))
+for step in range(2):
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{{loss.item():.5f}}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_run_that_dies_of_too_little_memory_finishes_under_hasten_with_the_same_losses(tmp_path):
+    free = write(tmp_path / "free.py", HUNGRY.format(limit=False))
+    expected = by_itself(free, tmp_path).stdout
+    script = write(tmp_path / "train.py", HUNGRY.format(limit=True))
+    assert "can't allocate memory" in by_itself(script, tmp_path).stderr
+    answer = run("run", "--set", "set_to_none=true", script, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    found, wanted = (list(map(float, text.split())) for text in (answer.stdout, expected))
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert "no step is lost" in answer.stderr

@@ -1,0 +1,46 @@
+"""A bench that starts nothing: what a step takes under each settings is told it beforehand."""
+
+import random
+
+import pytest
+
+from hasten.measurement.side import Frequencies, Seen, SideError
+
+
+class FakeBench:
+    """Launches of a script whose step takes 100 ms, divided by what each fix gains, with some noise."""
+
+    def __init__(self, gains=None, *, noise=0.01, drift=0.0, seed=0, failing=(), refused=None):
+        self.gains = gains or {}
+        self.noise, self.drift = noise, drift
+        self.failing, self.refused = set(failing), refused or {}
+        self.draw = random.Random(seed)
+        self.launches = []
+
+    def run(self, *, spec, environment, on_status=None):
+        settings = {name: value for name, _, value in spec["fixes"]}
+        self.launches.append(settings)
+        if self.failing & set(settings):
+            raise SideError("the script failed (exit code 1): RuntimeError: no")
+        seconds = 0.1 * (1 + self.drift) ** len(self.launches)
+        for name in settings:
+            seconds /= self.gains.get(name, 1.0)
+        seconds *= self.draw.lognormvariate(0.0, self.noise)
+        return Seen(
+            parts={"regular": seconds},
+            num_steps=30,
+            samples_per_step=32.0,
+            startup_seconds=2.0 + 30.0 * ("compile" in settings),
+            peak_bytes=1e9,
+            fixes={name: self.refused.get(name, "on") for name in settings},
+        )
+
+
+@pytest.fixture
+def bench():
+    return FakeBench
+
+
+@pytest.fixture
+def frequencies():
+    return Frequencies(by_phase={})

@@ -1,0 +1,149 @@
+"""hasten.toml: written so that a person understands it, read so that no mistake passes."""
+
+import msgspec
+import pytest
+
+from hasten.errors import PlanError
+from hasten.records import Interval, Machine, Proof, Trial, Tuning
+from hasten.tuning.plan import NAME, Plan, doubts, plan_text, read_plan, with_changes, write_plan
+
+MACHINE = Machine(
+    system="Linux-6.1-x86_64",
+    python="3.11.2",
+    torch="2.14.1",
+    torch_cuda=None,
+    cpu="AMD EPYC",
+    num_cores=2.0,
+    num_cores_present=2,
+    cpu_features=("avx2",),
+    memory_bytes=1 << 34,
+    memory_available_bytes=1 << 33,
+    swap_bytes=0,
+    shm_bytes=None,
+)
+TUNING = Tuning(
+    version=1,
+    hasten="0.1.0",
+    id="20261121-1",
+    command=("train.py", "--name", 'a "quoted" one'),
+    directory="/home",
+    started=1_790_000_000.0,
+    machine=MACHINE,
+    state="done",
+    settings={"num_workers": 2, "bf16": True, "cache": "8 GiB"},
+    trials=(
+        Trial(fix="num_workers", value=2, verdict="faster", speedup=Interval(1.4, 1.35, 1.46)),
+        Trial(fix="bf16", value=True, verdict="faster", speedup=Interval(2.0, 1.9, 2.1)),
+        Trial(fix="compile", value="default", verdict="slower", speedup=Interval(0.58, 0.55, 0.61)),
+        Trial(fix="decode", value=True, verdict="failed", note="the script failed (exit code 1): KeyError: 3"),
+    ),
+    proof=Proof(
+        verdict="proven",
+        guarantee="precision",
+        speedup=Interval(2.8, 2.6, 3.0),
+        baseline_rate=144.0,
+        plan_rate=403.2,
+    ),
+)
+
+
+def written(tmp_path, text):
+    path = tmp_path / NAME
+    path.write_text(text)
+    return path
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = tmp_path / NAME
+    write_plan(path, TUNING)
+    plan = read_plan(path)
+    assert plan.settings == {"num_workers": 2, "cache": "8 GiB", "bf16": True, "compile": False, "decode": False}
+    assert plan.command == TUNING.command
+    assert plan.proof == "proven" and plan.baseline_rate == 144.0
+    assert [p.name for p in tmp_path.iterdir()] == [NAME]
+
+
+def test_every_line_says_what_it_gained_or_why_it_is_off():
+    lines = plan_text(TUNING).splitlines()
+    find = {line.split(" ")[0]: line for line in lines if "=" in line}
+    assert "1.40x (1.35 to 1.46), identical" in find["num_workers"]
+    assert "2.00x (1.90 to 2.10), precision" in find["bf16"]
+    assert "= false" in find["compile"] and "slower, 0.58x (0.55 to 0.61)" in find["compile"]
+    assert "KeyError: 3" in find["decode"]
+    assert lines[1].startswith("# Proven: 2.80x (2.60 to 3.00)")
+
+
+def test_an_empty_plan_says_so():
+    text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None))
+    assert "# Empty: nothing that was tried made it faster." in text
+
+
+def test_a_plan_that_is_not_proven_says_so_at_its_head():
+    assert "# NOT PROVEN" in plan_text(msgspec.structs.replace(TUNING, proof=None))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("[fixes\nbf16 = true", "no TOML"),
+        ("\x00", "no TOML"),
+        ("bf16 = true", "put it under [fixes]"),
+        ("[fixs]\nbf16 = true", "unknown section or key fixs"),
+        ("fixes = 3", "must be a section"),
+        ("[fixes]\nbf61 = true", "did you mean bf16"),
+        ('[fixes]\nnum_workers = "many"', "a whole number of 0 or more"),
+        ("[fixes]\nbf16 = true\nfp16 = true", "contradict"),
+        ("[made]\ncommand = 3", "of the wrong kind"),
+        ("[made]\ncommand = [3]", "list of words"),
+        ("[made]\nproof_ = 'x'", "unknown key proof_"),
+    ],
+)
+def test_a_plan_broken_by_hand_is_one_clear_line(tmp_path, text, words):
+    path = written(tmp_path, text)
+    with pytest.raises(PlanError) as raised:
+        read_plan(path)
+    assert words in str(raised.value) and str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_no_plan_says_how_to_make_one(tmp_path):
+    with pytest.raises(PlanError, match="hasten tune"):
+        read_plan(tmp_path / NAME)
+
+
+def test_bytes_that_are_no_text_are_no_plan(tmp_path):
+    path = tmp_path / NAME
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match="cannot be read"):
+        read_plan(path)
+
+
+def test_settings_are_changed_on_the_command_line():
+    plan = Plan(settings={"bf16": True, "num_workers": 2}, proof="proven")
+    changed = with_changes(plan, ["bf16=false", "num_workers=8", "cache=8 GiB", "compile=default"])
+    assert changed.settings == {"num_workers": 8, "cache": "8 GiB", "bf16": False, "compile": "default"}
+    assert changed.proof == "not proven"
+    assert with_changes(plan, []).proof == "proven"
+
+
+@pytest.mark.parametrize("change", ["bf16", "bf16=maybe", "nothing=1"])
+def test_a_change_that_makes_no_sense_is_refused(change):
+    with pytest.raises(PlanError):
+        with_changes(Plan(settings={}), [change])
+
+
+def test_a_plan_of_another_script_is_refused():
+    plan = Plan(settings={}, command=("train.py", "--lr", "1"), proof="proven")
+    with pytest.raises(PlanError, match=r"hasten tune other\.py"):
+        doubts(plan, MACHINE, ("other.py",))
+    assert doubts(plan, MACHINE, ("src/train.py", "--lr", "2")) == []
+
+
+def test_on_another_machine_it_says_which_lines_are_in_doubt():
+    plan = Plan(settings={"bf16": True, "set_to_none": True}, machine={"cpu": "Intel", "cores": "2"}, proof="proven")
+    (line,) = doubts(plan, MACHINE, ("train.py",))
+    assert "cpu Intel" in line and "in doubt: bf16" in line and "set_to_none" not in line and "cores" not in line
+
+
+def test_a_plan_that_was_not_proven_is_said_to_be():
+    plan = Plan(settings={}, command=("train.py",), proof="not proven")
+    assert doubts(plan, MACHINE, ("train.py",)) == ["the plan is not proven"]

@@ -1,0 +1,133 @@
+"""The proof fails closed: what was not seen is not passed, and what ruins a model is caught."""
+
+import base64
+import random
+
+import numpy as np
+import pytest
+
+from hasten.tuning import quality
+
+
+def told(losses, *, batches=("a", "b"), rows=(), moved=1.0, gradients=None):
+    gradients = np.arange(1, 9, dtype=np.float32) if gradients is None else gradients
+    return {
+        "losses": list(losses),
+        "batches": list(batches),
+        "rows": [list(row) for row in rows],
+        "moved": moved,
+        "gradients": base64.b64encode(gradients.astype(np.float32).tobytes()).decode(),
+    }
+
+
+def falling(seed=0, *, level=2.0, to=1.0, noise=0.05, number=30):
+    draw = random.Random(seed)
+    return [level + (to - level) * n / number + draw.gauss(0, noise) for n in range(number)]
+
+
+FALLING = told(falling())
+
+
+@pytest.mark.parametrize(
+    "plan, state",
+    [
+        (told([]), "unknown"),
+        (told([1.0] * 5), "unknown"),
+        (told([1.0] * 20 + [float("nan")]), "failed"),
+        (FALLING, "passed"),
+    ],
+)
+def test_losses_must_be_seen_enough_and_finite(plan, state):
+    assert quality.losses_seen(FALLING, plan).state == state
+
+
+def test_a_script_whose_own_loss_is_not_finite_proves_nothing():
+    assert quality.losses_seen(told([float("inf")] * 20), FALLING).state == "unknown"
+
+
+def test_frozen_weights_are_caught():
+    assert quality.parameters_move(FALLING, told(falling(), moved=0.0)).state == "failed"
+    assert quality.parameters_move(FALLING, told(falling(), moved=None)).state == "unknown"
+    assert quality.parameters_move(FALLING, FALLING).state == "passed"
+
+
+def test_batches_are_equal_otherwise_drawn_or_never_the_same():
+    same, other = told([1.0]), told([1.0], batches=["a", "x"])
+    assert quality.batches_equal(same, same, same).state == "passed"
+    assert "drawn otherwise" in quality.batches_equal(same, other, same).text
+    assert "from run to run" in quality.batches_equal(same, other, told([1.0], batches=["z", "b"])).text
+    assert quality.batches_equal(told([1.0], batches=[]), same, same).state == "unknown"
+
+
+def test_a_cached_random_crop_is_caught():
+    fresh = told([1.0], rows=[["a", "b"], ["c", "d"]])
+    cached = told([1.0], rows=[["a", "b"], ["a", "b"]])
+    assert quality.samples_vary(fresh, cached).state == "failed"
+    assert quality.samples_vary(cached, cached).state == "passed"
+    assert quality.samples_vary(fresh, told([1.0])).state == "unknown"
+
+
+def test_identical_losses_are_identical():
+    assert quality.losses_identical(FALLING, FALLING, FALLING).state == "passed"
+    other = told([*falling()[:-1], 0.0])
+    assert "from step 30 on" in quality.losses_identical(FALLING, other, FALLING).text
+    assert quality.losses_identical(FALLING, other, other).state == "unknown"
+
+
+def test_rounding_is_within_the_scripts_own_noise():
+    noise = told([x * (1 + 1e-7) for x in falling()], gradients=np.arange(1, 9) * (1 + 1e-6))
+    near = told([x * (1 - 1e-7) for x in falling()], gradients=np.arange(1, 9) * (1 - 1e-6))
+    assert quality.rounding_only(FALLING, near, [noise]).state == "passed"
+
+
+@pytest.mark.parametrize(
+    "plan, words",
+    [
+        (told([2.1, *falling()[1:]]), "first loss"),
+        (told(falling(), gradients=np.zeros(8)), "first gradients"),
+        (told([falling()[0], *falling(1)[1:]]), "losses part"),
+    ],
+)
+def test_what_is_more_than_rounding_is_caught(plan, words):
+    check = quality.rounding_only(FALLING, plan, [FALLING])
+    assert check.state == "failed" and words in check.text
+
+
+def seeds(number=5, **settings):
+    return [told(falling(seed, **settings)) for seed in range(number)]
+
+
+def test_a_loss_within_the_band_is_passed():
+    plans = [told([x + 0.0005 for x in falling(seed)]) for seed in range(5)]
+    assert quality.within_band(seeds(), plans).state == "passed"
+
+
+def test_a_loss_above_the_band_is_failed():
+    assert quality.within_band(seeds(), seeds(to=1.6)).state == "failed"
+
+
+def test_a_lower_loss_is_no_fault():
+    assert quality.within_band(seeds(), seeds(to=0.7)).state == "passed"
+
+
+def test_a_band_as_wide_as_the_loss_proves_nothing():
+    wild = [told([0.01 + 5.0 * seed] * 30) for seed in range(5)]
+    check = quality.within_band(wild, wild)
+    assert check.state == "unknown" and "too wide" in check.text
+
+
+def test_a_difference_that_varies_too_much_proves_nothing():
+    plans = [told([x + (0.3 if seed % 2 else -0.3) for x in falling(seed)]) for seed in range(5)]
+    assert quality.within_band(seeds(), plans).state == "unknown"
+
+
+def test_two_seeds_prove_nothing():
+    assert quality.within_band(seeds(2), seeds(2)).state == "unknown"
+
+
+def test_a_metric_may_be_the_better_the_higher_or_the_lower():
+    before, worse = [0.90, 0.91, 0.92], [0.80, 0.81, 0.82]
+    assert quality.metric_holds(before, before, higher_is_better=True).state == "passed"
+    assert quality.metric_holds(before, worse, higher_is_better=True).state == "failed"
+    assert quality.metric_holds(before, worse, higher_is_better=False).state == "passed"
+    assert quality.metric_holds(before[:2], before[:2], higher_is_better=True).state == "unknown"

@@ -1,0 +1,133 @@
+"""What is tried, in which order, and what is left in the end."""
+
+from dataclasses import replace
+
+import pytest
+
+from hasten.fixes.catalog import CATALOG
+from hasten.fixes.fix import Proposal
+from hasten.records import Interval, Trial
+from hasten.tuning.search import candidates, leave_out, search
+
+
+class FakeSituation:
+    """What fixes promise, by name; the rest promises nothing."""
+
+    class case:
+        step = 1.0
+
+    least = 0.02
+
+    def __init__(self, promises, settings=None):
+        self.promises, self.settings = promises, settings or {}
+
+
+@pytest.fixture(autouse=True)
+def promising(monkeypatch):
+    """Every fix proposes what the situation says."""
+    for name, fix in CATALOG.items():
+
+        def propose(situation, name=name):
+            if name not in situation.promises:
+                return "it promises nothing"
+            value = 2 if CATALOG[name].kind == "number" else True
+            return [Proposal(value=value, saves=situation.promises[name], because="")]
+
+        monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose))
+
+
+def trying(speedups, log):
+    def try_fix(settings, name, value, promised):
+        log.append((tuple(settings), name))
+        speedup = speedups.get(name, 1.0)
+        verdict = "faster" if speedup > 1.01 else "slower" if speedup < 0.99 else "no difference"
+        return Trial(fix=name, value=value, settings=settings, verdict=verdict, speedup=Interval(speedup, 0.9, 2.0))
+
+    return try_fix
+
+
+def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: 100.0):
+    log = []
+    found = list(
+        search(FakeSituation(promises), try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left)
+    )
+    return (found[-1][0] if found else {}), log
+
+
+def test_what_promises_most_is_tried_first_on_top_of_what_was_kept():
+    settings, log = searched({"bf16": 0.3, "channels_last": 0.2, "num_workers": 0.4}, {"num_workers": 2, "bf16": 1.5})
+    assert [name for _, name in log] == ["num_workers", "bf16", "channels_last"]
+    assert log[2][0] == ("num_workers", "bf16")
+    assert settings == {"num_workers": 2, "bf16": True}
+
+
+def test_what_promises_too_little_is_not_tried():
+    assert searched({"bf16": 0.01}, {"bf16": 9.0}) == ({}, [])
+
+
+def test_after_a_fix_is_kept_the_run_is_diagnosed_again():
+    asked = []
+
+    def again(settings):
+        asked.append(dict(settings))
+        return FakeSituation({"fused_optimizer": 0.5}, settings)
+
+    _, log = searched({"bf16": 0.3, "channels_last": 0.2}, {"bf16": 1.5, "fused_optimizer": 1.2}, again=again)
+    assert asked == [{"bf16": True}, {"bf16": True, "fused_optimizer": True}]
+    assert [name for _, name in log] == ["bf16", "fused_optimizer"]
+
+
+def test_what_contradicts_what_was_kept_is_not_tried():
+    _, log = searched({"bf16": 0.3, "fp16": 0.2}, {"bf16": 1.5, "fp16": 1.5})
+    assert [name for _, name in log] == ["bf16"]
+
+
+def test_what_needs_another_fix_waits_for_it():
+    _, log = searched({"pixels": 0.3, "loader": 0.2}, {"loader": 1.5, "pixels": 1.2})
+    assert [name for _, name in log] == ["loader", "pixels"]
+    _, log = searched({"pixels": 0.3, "loader": 0.2}, {"pixels": 1.2})
+    assert [name for _, name in log] == ["loader"]
+
+
+def test_nothing_is_tried_when_time_is_over():
+    assert searched({"bf16": 0.3}, {"bf16": 2.0}, time_left=lambda: 0.0)[1] == []
+
+
+def test_recipes_are_tried_only_when_asked_for():
+    situation = FakeSituation({"batch_size": 0.5})
+    found, skipped = candidates(situation)
+    assert found == [] and "--recipe" in {s.fix: s.reason for s in skipped}["batch_size"]
+    assert [c.fix.name for c in candidates(situation, recipes=True)[0]] == ["batch_size"]
+
+
+def test_every_fix_is_tried_or_skipped_with_a_reason():
+    found, skipped = candidates(FakeSituation({"bf16": 0.3}))
+    assert {c.fix.name for c in found} | {s.fix for s in skipped} == set(CATALOG)
+    assert all(s.reason for s in skipped)
+
+
+def test_what_gains_nothing_beside_the_others_goes():
+    log = []
+    settings = {"num_workers": 2, "bf16": True, "cache": "auto"}
+    found = list(
+        leave_out(settings, gains={}, try_fix=trying({"bf16": 1.5, "cache": 2.0}, log), time_left=lambda: 100.0)
+    )
+    assert found[-1][0] == {"bf16": True, "cache": "auto"}
+    assert log[0] == (("bf16", "cache"), "num_workers")
+
+
+def test_a_plan_of_one_fix_is_not_taken_apart():
+    assert list(leave_out({"bf16": True}, gains={}, try_fix=trying({}, []), time_left=lambda: 100.0)) == []
+
+
+def test_what_others_need_stays():
+    log = []
+    list(leave_out({"loader": True, "pixels": "close"}, gains={}, try_fix=trying({}, log), time_left=lambda: 100.0))
+    assert [name for _, name in log] == ["pixels"]
+
+
+def test_what_gained_much_and_stands_alone_is_not_asked_again():
+    log = []
+    settings = {"bf16": True, "allocator": "glibc"}
+    list(leave_out(settings, gains={"bf16": 1.5, "allocator": 1.05}, try_fix=trying({}, log), time_left=lambda: 1.0))
+    assert [name for _, name in log] == ["allocator"]

@@ -1,0 +1,100 @@
+"""A trial says what is so, and no more: honest about nothing, quick about much."""
+
+import pytest
+
+from hasten.measurement.side import Frequencies
+from hasten.stats import Estimate
+from hasten.tuning.trial import Manner, Sides, compare, decide, try_fix
+
+MANNER = Manner()
+
+
+def trial_of(bench, frequencies, fix="bf16", **settings):
+    return try_fix(bench, {}, fix, True, frequencies=frequencies, manner=MANNER, **settings)
+
+
+def test_a_clear_gain_is_seen_after_few_pairs(bench, frequencies):
+    trial = trial_of(bench({"bf16": 1.5}), frequencies)
+    assert trial.verdict == "faster"
+    assert trial.speedup.low <= 1.5 <= trial.speedup.high
+    assert len(trial.baseline_seconds) <= 4
+
+
+def test_sides_alternate_a_b_b_a(bench, frequencies):
+    fake = bench(noise=0.05)
+    trial_of(fake, frequencies)
+    assert ["bf16" in settings for settings in fake.launches[:6]] == [False, True, True, False, False, True]
+
+
+def test_a_machine_that_slows_down_is_no_difference(bench, frequencies):
+    trial = trial_of(bench(drift=0.01, noise=0.002), frequencies)
+    assert trial.verdict == "no difference"
+
+
+def test_the_same_against_itself_is_called_different_in_at_most_one_of_twenty(bench, frequencies):
+    called = [trial_of(bench(noise=0.03, seed=seed), frequencies).verdict for seed in range(400)]
+    assert sum(verdict in ("faster", "slower") for verdict in called) <= 20
+
+
+def test_a_slow_down_of_three_per_cent_is_found(bench, frequencies):
+    called = [trial_of(bench({"bf16": 1 / 1.03}, noise=0.004, seed=seed), frequencies) for seed in range(40)]
+    assert all(trial.verdict in ("slower", "no difference") for trial in called)
+    assert all(trial.speedup.value < 1.0 for trial in called)
+
+
+def test_a_gain_of_three_per_cent_is_found_where_the_machine_is_quiet(bench, frequencies):
+    called = [trial_of(bench({"bf16": 1.03}, noise=0.005, seed=seed), frequencies).verdict for seed in range(40)]
+    assert called.count("faster") >= 38
+
+
+def test_a_fix_that_makes_things_worse_is_dropped_early(bench, frequencies):
+    trial = trial_of(bench({"bf16": 0.6}), frequencies)
+    assert trial.verdict in ("slower", "no difference") and len(trial.baseline_seconds) <= 4
+
+
+def test_a_script_that_fails_under_a_fix_fails_the_trial_and_nothing_else(bench, frequencies):
+    trial = trial_of(bench(failing=["bf16"]), frequencies)
+    assert trial.verdict == "failed" and "RuntimeError: no" in trial.note
+
+
+def test_a_fix_that_was_not_on_is_no_gain(bench, frequencies):
+    trial = trial_of(bench({"bf16": 2.0}, refused={"bf16": "the script uses autocast itself"}), frequencies)
+    assert trial.verdict == "failed" and "uses autocast itself" in trial.note
+
+
+def test_a_trial_ends_when_time_is_over(bench, frequencies):
+    trial = trial_of(bench(noise=0.3), frequencies, time_left=lambda: 0.0)
+    assert len(trial.baseline_seconds) == 3, "what has begun gets its first look"
+
+
+@pytest.mark.parametrize(
+    "estimate, pairs, verdict",
+    [
+        (Estimate(1.2, 1.1, 1.3), 3, "faster"),
+        (Estimate(1.2, 1.1, 1.3), 5, None),  # no look at five
+        (Estimate(1.004, 1.001, 1.007), 4, "no difference"),  # sure, and not worth a line
+        (Estimate(1.05, 0.9, 1.2), 4, None),
+        (Estimate(1.05, 0.99, 1.1), 16, "unclear"),
+        (Estimate(0.9, 0.85, 0.95), 3, "slower"),
+    ],
+)
+def test_what_a_look_says(estimate, pairs, verdict):
+    assert decide(estimate, pairs) == verdict
+
+
+def test_a_rare_phase_counts_with_its_share_where_both_sides_have_met_it(bench):
+    fake = bench(noise=0.0)
+    frequencies = Frequencies(by_phase={"epoch_start": 1 / 10})
+    seen = fake.run(spec={"fixes": []}, environment={})
+    slow = type(seen)(**{**vars(seen), "parts": {"regular": 0.1, "epoch_start": 2.0}})
+    quick = type(seen)(**{**vars(seen), "parts": {"regular": 0.1, "epoch_start": 0.5}})
+    baseline, candidate = Sides([slow], [quick]).seconds(frequencies)
+    assert baseline == pytest.approx([0.3]) and candidate == pytest.approx([0.15])
+    baseline, _ = Sides([slow], [seen]).seconds(frequencies)
+    assert baseline == pytest.approx([0.1])
+
+
+def test_a_whole_plan_is_compared_in_the_same_way(bench, frequencies):
+    fake = bench({"bf16": 1.5, "channels_last": 1.2})
+    trial = compare(fake, {}, {"bf16": True, "channels_last": True}, frequencies=frequencies, manner=MANNER)
+    assert trial.verdict == "faster" and trial.speedup.value == pytest.approx(1.8, rel=0.05)
