@@ -30,11 +30,12 @@ from pathlib import Path
 from by_hand import CASES, SCRIPTS, expected_kind
 
 from hasten.fixes.catalog import CATALOG, variables_of
+from hasten.fixes.fix import situation_of
 from hasten.measurement.side import Bench, Frequencies, Seen
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.stats import paired_speedup
-from hasten.tuning.trial import Manner, Sides, spec_of
-from hasten.tuning.tune import manner_of, situation_of
+from hasten.tuning.manner import Manner, manner_of, spec_of
+from hasten.tuning.trial import Sides
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune"
 HEALTHY = ("healthy", "healthy_accumulation", "healthy_heavy_model", "healthy_no_workers")

@@ -89,8 +89,17 @@ def test_what_needs_another_fix_waits_for_it():
     assert [name for _, name in log] == ["loader"]
 
 
-def test_nothing_is_tried_when_time_is_over():
-    assert searched({"bf16": 0.3}, {"bf16": 2.0}, time_left=lambda: 0.0)[1] == []
+def test_when_time_is_over_nothing_is_tried_and_what_was_left_is_told():
+    left = []
+    found = search(
+        FakeSituation({"bf16": 0.3}),
+        try_fix=trying({}, []),
+        diagnose_again=lambda _: None,
+        time_left=lambda: 0.0,
+        on_time_over=left.append,
+    )
+    assert list(found) == []
+    assert [candidate.fix.name for candidate in left] == ["bf16"]
 
 
 def test_recipes_are_tried_only_when_asked_for():

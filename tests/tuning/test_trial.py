@@ -4,7 +4,8 @@ import pytest
 
 from hasten.measurement.side import Frequencies
 from hasten.stats import Estimate
-from hasten.tuning.trial import Manner, Sides, compare, decide, try_fix
+from hasten.tuning.manner import Manner
+from hasten.tuning.trial import Sides, compare, decide, try_fix
 
 MANNER = Manner()
 

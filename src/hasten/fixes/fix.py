@@ -11,9 +11,12 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import Case
+from hasten.diagnosis.ceiling import find_ceiling
+from hasten.diagnosis.diagnose import diagnose
 from hasten.errors import BudgetError, PlanError
-from hasten.records import Diagnosis, Finding, Intervention, Settings, Value
+from hasten.records import Diagnosis, Finding, Intervention, Run, Settings, Value
 
 Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
@@ -56,6 +59,14 @@ class Situation:
     def least(self) -> float:
         """Seconds a step that make a fix worth its trial."""
         return WORTH * self.case.step
+
+
+def situation_of(run: Run, settings: Settings) -> Situation:
+    """What fixes are proposed on."""
+    breakdown = break_down(run)
+    return Situation(
+        case=Case(run, breakdown, find_ceiling(run, breakdown)), diagnosis=diagnose(run), settings=settings
+    )
 
 
 Propose = Callable[[Situation], "list[Proposal] | str"]

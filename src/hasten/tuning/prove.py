@@ -20,7 +20,8 @@ from hasten.fixes.fix import GUARANTEES
 from hasten.measurement.side import Bench, Frequencies, SideError
 from hasten.records import Check, Proof, Settings, Trial
 from hasten.tuning import quality
-from hasten.tuning.trial import Manner, compare, spec_of
+from hasten.tuning.manner import Manner, spec_of
+from hasten.tuning.trial import compare
 
 FEWEST_STEPS, MOST_STEPS = 24, 120  # of a launch that quality is judged by
 SECONDS = 10.0  # that such a launch's steps may take

@@ -62,16 +62,20 @@ def search(
     try_fix: Try,
     diagnose_again: Diagnose,
     time_left: Callable[[], float],
+    on_time_over: Callable[[Candidate], object] = lambda _: None,
     recipes: bool = False,
     tried: Tried = frozenset(),
 ) -> Iterator[tuple[Settings, Trial]]:
-    """Yield the settings so far and each trial as it ends."""
+    """Yield the settings so far and each trial as it ends; `on_time_over` is told what would have been next."""
     situation, settings = first, dict(first.settings)
-    while time_left() > 0:
+    while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
         chosen = next((c for c in waiting if _agrees(settings, c)), None)
         if chosen is None:
-            break
+            return
+        if time_left() <= 0:
+            on_time_over(chosen)
+            return
         name, value = chosen.fix.name, chosen.proposal.value
         trial = try_fix(settings, name, value, chosen.proposal.saves)
         tried |= {(name, value)}

@@ -16,25 +16,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import variables_of
 from hasten.measurement.side import Bench, Frequencies, Seen, SideError
 from hasten.records import Interval, Settings, Trial, Value
 from hasten.stats import LOOKS, Estimate, paired_speedup
+from hasten.tuning.manner import Manner, spec_of
 
-SEED = 20_000
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 TEMPTING = {6: 1.02, 8: 1.03, 12: 1.04}  # what must be seen after so many pairs to go on
-START = "hasten.fixes.inside.start:start"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manner:
-    """How launches are made."""
-
-    seconds: float = 3.0  # of steps that count
-    epoch_batches: int | None = None  # epochs cut to so many batches, measured from the second on
-    warm_seconds: float = 20.0  # the first of them may take
-    most_pairs: int = 16
 
 
 @dataclass
@@ -52,22 +41,6 @@ class Sides:
             [frequencies.step_seconds(seen, phases=phases) for seen in self.baseline],
             [frequencies.step_seconds(seen, phases=phases) for seen in self.candidate],
         )
-
-
-def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> dict[str, object]:
-    """What a launch's processes are told."""
-    spec: dict[str, object] = {
-        "mode": "plain",
-        "seconds": manner.seconds,
-        "seed": SEED,
-        "shift": shift,
-        "quality": quality,
-        "plugins": [START],
-        "fixes": installers_of(settings),
-    }
-    if manner.epoch_batches is not None:
-        spec.update(epoch_batches=manner.epoch_batches, warm_seconds=manner.warm_seconds)
-    return spec
 
 
 def side(bench: Bench, settings: Settings, manner: Manner, *, check: str | None = None) -> Seen:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -19,27 +20,23 @@ from pathlib import Path
 import msgspec
 
 import hasten
-from hasten.diagnosis.breakdown import break_down
-from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import find_ceiling
-from hasten.diagnosis.diagnose import diagnose
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes.catalog import installers_of, variables_of
-from hasten.fixes.fix import Situation
+from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.launch import command_words, make_folder
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json, to_json
+from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
+from hasten.tuning.manner import SEED, START, manner_of
 from hasten.tuning.prove import Judge, Metric, prove
 from hasten.tuning.search import candidates, leave_out, search
-from hasten.tuning.trial import SEED, START, Manner, try_fix
+from hasten.tuning.trial import try_fix
 
 RESULTS = Path(".hasten")
 PROOF_SHARE = 0.35  # of the budget is kept for the proof
-WARM_LIMIT = 6.0  # seconds that the first of the short epochs should take without the plan
-SHORT_EPOCH = 0.5  # seconds that a short epoch should take at least, once it is warm
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 
@@ -187,12 +184,13 @@ class _Tuning:
             try_fix=functools.partial(self._try, first),
             diagnose_again=lambda settings: self._diagnosed_again(first, settings),
             time_left=self._search_left,
+            on_time_over=lambda left: self._note(
+                f"{left.fix.name} was not tried for lack of time; --budget gives more"
+            ),
             recipes=self.budget.recipes,
             tried=tried,
         ):
             self._add(settings, trial)
-        if self._search_left() <= 0:
-            self._note("the time for trials was over before everything was tried; --budget gives more")
         kept = {t.fix: t.speedup.value for t in self.tuning.trials if t.verdict == "faster" and t.speedup is not None}
         for settings, trial in leave_out(
             self.tuning.settings,
@@ -222,7 +220,7 @@ class _Tuning:
         late = trial.startup_seconds or 0.0
         if trial.verdict != "faster" or steps is None or late <= 1.0:
             return trial
-        gain = _mean(trial.baseline_seconds) - _mean(trial.candidate_seconds)
+        gain = statistics.fmean(trial.baseline_seconds) - statistics.fmean(trial.candidate_seconds)
         even = late / gain if gain > 0 else float("inf")
         if even <= steps:
             return msgspec.structs.replace(trial, note=f"earned back after {even:.0f} steps")
@@ -271,8 +269,8 @@ class _Tuning:
             return proof
         return msgspec.structs.replace(
             proof,
-            baseline_rate=samples / _mean(trial.baseline_seconds),
-            plan_rate=samples / _mean(trial.candidate_seconds),
+            baseline_rate=samples / statistics.fmean(trial.baseline_seconds),
+            plan_rate=samples / statistics.fmean(trial.candidate_seconds),
         )
 
     # ------------------------------------------------------------------------------------- time and record
@@ -314,39 +312,6 @@ class _Tuning:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def situation_of(run: Run, settings: Settings) -> Situation:
-    """What fixes are proposed on."""
-    breakdown = break_down(run)
-    return Situation(
-        case=Case(run, breakdown, find_ceiling(run, breakdown)), diagnosis=diagnose(run), settings=settings
-    )
-
-
-def manner_of(first: Situation, settings: Settings) -> Manner:
-    """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
-    case, facts = first.case, first.case.facts
-    seconds = 3.0
-    periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
-    for phase, period in periods.items():
-        if period and case.share(phase) >= 0.05:
-            seconds = max(seconds, min(20.0, 2.2 * period * case.step))
-    seconds = max(seconds, min(12.0, 8 * case.step))
-    if not {"cache", "disk_cache"} & {*settings}:
-        return Manner(seconds=seconds)
-    warm_step = max(1e-4, case.step - first.headroom)
-    most = max(4.0, WARM_LIMIT / max(case.step, 1e-4))
-    wanted = int(min(most, max(8.0, SHORT_EPOCH / warm_step)) * max(1.0, case.batches))
-    whole = facts.steps_per_epoch
-    short = (
-        wanted if whole is None or whole * max(1.0, case.batches) > wanted else int(whole * max(1.0, case.batches))
-    )
-    return Manner(seconds=seconds, epoch_batches=max(2, short), warm_seconds=3 * WARM_LIMIT)
-
-
 def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:
     shown = fix if value is True else f"{fix} = {value}"
-    return f"{shown}: {estimate.value:.2f}x after {number} pairs"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return f"{shown}: {format.ratio(estimate.value)} after {number} pairs"

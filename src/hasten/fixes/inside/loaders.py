@@ -35,7 +35,7 @@ def num_workers(site: Site, _fix: str, value: object) -> None:
         if not number:
             given.update(prefetch_factor=None, persistent_workers=False, timeout=0, multiprocessing_context=None)
 
-    _change_loaders(site, change)
+    change_loaders(site, change)
 
 
 def prefetch_factor(site: Site, _fix: str, value: object) -> None:
@@ -45,7 +45,7 @@ def prefetch_factor(site: Site, _fix: str, value: object) -> None:
         if given.get("num_workers"):
             given["prefetch_factor"] = int(value)  # type: ignore[call-overload]
 
-    _change_loaders(site, change)
+    change_loaders(site, change)
 
 
 def persistent_workers(site: Site, _fix: str, _value: object) -> None:
@@ -55,14 +55,14 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
         if given.get("num_workers"):
             given["persistent_workers"] = True
 
-    _change_loaders(site, change)
+    change_loaders(site, change)
 
 
 def pin_memory(site: Site, _fix: str, _value: object) -> None:
     """Batches lie in pinned memory, from which a GPU copies faster and by itself."""
     if not torch.cuda.is_available():
         raise NotApplicableError("there is no CUDA device to copy to")
-    _change_loaders(site, lambda given: given.update(pin_memory=True))
+    change_loaders(site, lambda given: given.update(pin_memory=True))
 
 
 def non_blocking(site: Site, _fix: str, _value: object) -> None:
@@ -85,7 +85,9 @@ def non_blocking(site: Site, _fix: str, _value: object) -> None:
     site.patches.wrap(torch.Tensor, "cuda", without_waiting)
 
 
-def _change_loaders(site: Site, change: Callable[[Given], object]) -> None:
+def change_loaders(site: Site, change: Callable[[Given], object]) -> None:
+    """Have `change` alter what every DataLoader is made of: its arguments by name."""
+
     def make(original: Function) -> Function:
         signature = inspect.signature(original)
 
@@ -93,7 +95,6 @@ def _change_loaders(site: Site, change: Callable[[Given], object]) -> None:
         def __init__(*arguments: object, **settings: object) -> None:
             given = signature.bind(*arguments, **settings).arguments
             loader = given.pop("self")
-            given.update(given.pop("settings", {}))
             change(given)
             original(loader, **given)
 

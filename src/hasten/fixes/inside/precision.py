@@ -6,13 +6,14 @@ a precision themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from hasten.fixes.inside.loss_scale import scale_losses
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
+from hasten.measurement.inside.switches import to_float32
 
 
 def bf16(site: Site, fix: str, _value: object) -> None:
@@ -81,17 +82,3 @@ def _under(dtype: torch.dtype) -> Callable[[nn.Module, Forward, tuple[object, ..
         return to_float32(output, dtype)
 
     return around
-
-
-def to_float32(value: object, dtype: torch.dtype) -> object:
-    """The same nest with its tensors of `dtype` as float32."""
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype == dtype else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(to_float32(v, dtype) for v in value))  # pyright: ignore[reportArgumentType]
-    if isinstance(value, (list, tuple)):
-        return type(value)([to_float32(v, dtype) for v in value])
-    if isinstance(value, Mapping):
-        for key in list(value):  # in place: transformers' outputs are dicts with attributes
-            value[key] = to_float32(value[key], dtype)  # type: ignore[index]
-    return value

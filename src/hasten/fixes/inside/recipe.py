@@ -12,11 +12,11 @@ from collections.abc import Callable
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import SequentialSampler
 
+from hasten.fixes.inside.loaders import Given, change_loaders
 from hasten.fixes.inside.site import NotApplicableError, Site
 
-Function = Callable[..., object]
 WARM_UP_STEPS = 100  # over which a raised learning rate is reached (Goyal and others, 2017, take five epochs)
 ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
 
@@ -26,29 +26,19 @@ def batch_size(site: Site, fix: str, value: object) -> None:
     wanted = int(value)  # type: ignore[call-overload]
     before: list[int] = []
 
-    def make(original: Function) -> Function:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def __init__(*arguments: object, **settings: object) -> None:
-            given = signature.bind(*arguments, **settings).arguments
-            loader = given.pop("self")
-            given.update(given.pop("settings", {}))
-            size = given.get("batch_size", 1)
-            trains = given.get("shuffle") or not isinstance(given.get("sampler"), (SequentialSampler, type(None)))
-            if trains and given.get("batch_sampler") is None and isinstance(size, int):
-                before.append(size)
-                given["batch_size"] = wanted
-            original(loader, **given)
-
-        return __init__
+    def change(given: Given) -> None:
+        size = given.get("batch_size", 1)
+        trains = given.get("shuffle") or not isinstance(given.get("sampler"), (SequentialSampler, type(None)))
+        if trains and given.get("batch_sampler") is None and isinstance(size, int):
+            before.append(size)
+            given["batch_size"] = wanted
 
     def scale(optimizer: Optimizer) -> None:
         if not before:
             raise NotApplicableError("no shuffled DataLoader with a batch size was made")
         _raise_rates(site, optimizer, wanted / before[0])
 
-    site.patches.wrap(DataLoader, "__init__", make)
+    change_loaders(site, change)
     site.on_optimizer(fix, scale)
 
 
@@ -117,11 +107,9 @@ def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRS
 
     def advance(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         schedule = schedules.get(id(optimizer))
-        if schedule is not None:
-            try:
-                schedule.step()
-            except ValueError:  # OneCycleLR beyond its last step: the rate stays where it ended
-                del schedules[id(optimizer)]
+        # Beyond its last step OneCycleLR's rate would rise again: it stays where it ended.
+        if schedule is not None and schedule.last_epoch + 1 < getattr(schedule, "total_steps", float("inf")):
+            schedule.step()
 
     site.on_optimizer(fix, start)
     site.patches.on_undo(register_optimizer_step_post_hook(advance).remove)

@@ -8,7 +8,7 @@ process ends with its window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -116,7 +116,7 @@ def _bfloat16(session: Session, _value: str) -> Switch:
         # Around the root's forward only: switched on globally, the cached casts of the weights never renew.
         if contexts:
             contexts.pop().__exit__(None, None, None)
-        return _to_float32(output)
+        return to_float32(output, torch.bfloat16)
 
     def on() -> None:
         assert session.roots is not None
@@ -132,16 +132,17 @@ def _bfloat16(session: Session, _value: str) -> Switch:
     return Switch(name="full_precision", on=on, off=off)
 
 
-def _to_float32(value: object) -> object:
+def to_float32(value: object, dtype: torch.dtype) -> object:
+    """The same nest with its tensors of `dtype` as float32."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype == torch.bfloat16 else value
+        return value.float() if value.dtype == dtype else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_to_float32(v) for v in value))  # pyright: ignore[reportArgumentType]
+        return type(value)(*(to_float32(v, dtype) for v in value))  # pyright: ignore[reportArgumentType]
     if isinstance(value, (list, tuple)):
-        return type(value)([_to_float32(v) for v in value])
-    if isinstance(value, dict):
-        for key in list(value):
-            value[key] = _to_float32(value[key])
+        return type(value)([to_float32(v, dtype) for v in value])
+    if isinstance(value, Mapping):
+        for key in list(value):  # in place: transformers' outputs are dicts with attributes
+            value[key] = to_float32(value[key], dtype)  # type: ignore[index]
     return value
 
 
