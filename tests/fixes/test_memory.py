@@ -61,6 +61,13 @@ def test_a_forward_in_pieces_trains_the_same(put_on, pieces):
     assert close(parameters, expected[1])
 
 
+def test_what_a_model_calls_again_in_backward_is_not_taken_for_another_model(put_on):
+    put_on("chunked_forward", 2)
+    untouched = nn.Linear.forward
+    fresh()(torch.zeros(4, 5, dtype=torch.long))["scores"].sum().backward()
+    assert nn.Linear.forward is untouched
+
+
 def test_dropout_draws_for_backward_what_it_drew_for_forward(put_on):
     put_on("chunked_forward", 2)
     model = fresh(dropout=0.5)

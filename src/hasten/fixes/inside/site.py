@@ -197,9 +197,18 @@ class _Models:
             changed: list[Forward] = []
             self._site.attempt(fix, lambda change=change, call=call, into=changed: into.append(change(call)))
             call = changed[0] if changed else call
+        call = functools.partial(self._inside, call)
         for fix, around in reversed(self.arounds):
             call = functools.partial(self._around, fix, around, ref(module), call)
         return call
+
+    def _inside(self, call: Forward, *arguments: object, **settings: object) -> object:
+        """A root's forward, which a fix may call again in backward: what it calls is no root there either."""
+        self._depth += 1
+        try:
+            return call(*arguments, **settings)
+        finally:
+            self._depth -= 1
 
     def _around(
         self, fix: str, around: Around, module: ref[nn.Module], call: Forward, *arguments: object, **settings: object
