@@ -1,10 +1,12 @@
 """Which further runs a run gives a chance of telling something."""
 
+import importlib
+
 import msgspec
 import pytest
 
 from hasten.measurement.effects import compare
-from hasten.measurement.interventions import Shares, broken_switch, choose
+from hasten.measurement.interventions import INSTALLERS, Shares, broken_switch, choose
 from hasten.records import Facts, LoaderFacts, Machine, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
@@ -174,7 +176,7 @@ def test_threads_are_tried_as_many_as_the_workers_leave_cores():
 def test_more_workers_are_tried_where_batches_are_waited_for():
     slow = loader(batch_work_seconds=(0.08, 0.08))
     found = launches(loaders=(slow,), phases=WAITING)["too_few_workers"]
-    assert found.spec == {"install": ["num_workers=2"]}
+    assert found.spec["fixes"] == [("num_workers", "hasten.fixes.inside.loaders:num_workers", 2)]
     assert found.settings == {"num_workers": "2"}
     assert "too_few_workers" not in launches(loaders=(slow,))
 
@@ -229,7 +231,14 @@ def test_workers_are_kept_where_their_start_costs_something(settings, tried):
 
 
 def test_a_profiler_is_kept_off_in_a_launch_of_its_own():
-    assert launches(profiler=True)["profiler_on"].spec == {"install": ["no_profiler"]}
+    tried = ("no_debug", "hasten.fixes.inside.debugging:no_profiler", True)
+    assert launches(profiler=True)["profiler_on"].spec["fixes"] == [tried]
+
+
+def test_what_a_further_launch_puts_on_is_there_to_be_put_on():
+    for installer in INSTALLERS.values():
+        module, _, function = installer.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_gradients_in_validation_are_tried_without_where_validation_costs_something():

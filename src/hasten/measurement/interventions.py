@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from hasten.measurement.folding import epoch_starts
 from hasten.measurement.recorder import Recorded
-from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample
+from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample, Value
 
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
 UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
@@ -26,6 +26,14 @@ PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead m
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+START = "hasten.fixes.inside.start:start"  # what puts fixes on in a process, and their installers, all by name
+INSTALLERS = {
+    "num_workers": "hasten.fixes.inside.loaders:num_workers",
+    "prefetch_factor": "hasten.fixes.inside.loaders:prefetch_factor",
+    "persistent_workers": "hasten.fixes.inside.loaders:persistent_workers",
+    "no_debug": "hasten.fixes.inside.debugging:no_profiler",
+    "no_grad_validation": "hasten.fixes.inside.execution:no_grad_validation",
+}
 KEEP_MEMORY = {  # glibc: never give memory back to the system
     "MALLOC_MMAP_THRESHOLD_": "17179869184",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -116,9 +124,9 @@ def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
     if train is not None:
         chosen += _loader_launches(train, shares, machine, facts.steps_per_epoch)
     if facts.profiler:
-        chosen.append(_plain("profiler_on", ["no_profiler"]))
+        chosen.append(_under("profiler_on", "no_debug", True))
     if facts.validation_grad and shares.of("validation") >= WORTH:
-        chosen.append(_plain("validation_gradients", ["no_validation_grad"]))
+        chosen.append(_under("validation_gradients", "no_grad_validation", True))
     if facts.device == "cpu" and machine.system.startswith("Linux"):
         if shares.faults is not None and shares.faults * FAULT_SECONDS >= WORTH * shares.regular:
             chosen.append(Further(name="page_faults", mode="plain", environment=KEEP_MEMORY, settings=KEEP_MEMORY))
@@ -128,8 +136,10 @@ def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
     return chosen
 
 
-def _plain(name: str, install: list[str], **settings: str) -> Further:
-    return Further(name=name, mode="plain", spec={"install": install}, settings=settings)
+def _under(name: str, fix: str, value: Value) -> Further:
+    """The script with one fix on, of which the cause would be mended."""
+    spec: dict[str, object] = {"plugins": [START], "fixes": [(fix, INSTALLERS[fix], value)]}
+    return Further(name=name, mode="plain", spec=spec, settings={fix: str(value)})
 
 
 def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts | None) -> list[str]:
@@ -176,22 +186,21 @@ def _loader_launches(
     waits = shares.of("data_wait") >= WORTH
     forks = train.num_workers > 0 or train.start_method == "fork"
     if train.num_workers > cores:
-        number = str(cores)
-        chosen.append(_plain("too_many_workers", [f"num_workers={number}"], num_workers=number))
+        chosen.append(_under("too_many_workers", "num_workers", cores))
     elif waits and forks and not train.in_memory:
-        number = str(_more_workers(train, shares, cores))
-        if int(number) > train.num_workers:
-            chosen.append(_plain("too_few_workers", [f"num_workers={number}"], num_workers=number))
+        number = _more_workers(train, shares, cores)
+        if number > train.num_workers:
+            chosen.append(_under("too_few_workers", "num_workers", number))
     if waits and train.num_workers and _uneven(train):
-        number = str(_deeper_prefetch(train, shares, machine))
-        if int(number) > (train.prefetch_factor or 2):
-            deeper = _plain("shallow_prefetch", [f"prefetch_factor={number}"], prefetch_factor=number)
+        number = _deeper_prefetch(train, shares, machine)
+        if number > (train.prefetch_factor or 2):
+            deeper = _under("shallow_prefetch", "prefetch_factor", number)
             deeper.spec["seconds"] = UNEVEN_SECONDS
             chosen.append(deeper)
     # A loader that is made anew takes its workers with it, persistent or not.
     could_stay = not train.persistent_workers and not train.made_anew
     if train.num_workers and could_stay and shares.of("epoch_start") >= WORTH:
-        keeping = _plain("worker_startup", ["persistent_workers"], persistent_workers="True")
+        keeping = _under("worker_startup", "persistent_workers", True)
         # Two epochs' starts are the least to compare.
         if steps_per_epoch is not None and (epochs := 3.2 * steps_per_epoch * shares.step) > LEAST_SECONDS:
             keeping.spec["seconds"] = min(MOST_SECONDS, epochs)

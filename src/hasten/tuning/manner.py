@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from hasten.fixes.catalog import installers_of
 from hasten.fixes.fix import Situation
+from hasten.measurement.interventions import START
 from hasten.records import Settings
 
 SEED = 20_000
-START = "hasten.fixes.inside.start:start"
 WARM_LIMIT = 6.0  # seconds that the first of the short epochs should take without the plan
 SHORT_EPOCH = 0.5  # seconds that a short epoch should take at least, once it is warm
 

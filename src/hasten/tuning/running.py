@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hasten.fixes.catalog import installers_of, variables_of
 from hasten.measurement.inside.child import PLAN_VARIABLE
+from hasten.measurement.interventions import START
 from hasten.measurement.launch import plugin_environment
 from hasten.records import Settings
-from hasten.tuning.manner import START
 from hasten.tuning.plan import Plan
 
 SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false

@@ -23,6 +23,7 @@ import hasten
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes.catalog import installers_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
+from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words, make_folder
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Bench, Frequencies
@@ -30,7 +31,7 @@ from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, 
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
-from hasten.tuning.manner import SEED, START, manner_of
+from hasten.tuning.manner import SEED, manner_of
 from hasten.tuning.prove import Judge, Metric, prove
 from hasten.tuning.search import candidates, leave_out, search
 from hasten.tuning.trial import try_fix

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside import installs
 from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
 
 
@@ -325,20 +324,3 @@ def test_compiling_takes_the_hooks_off_every_module_so_that_they_are_not_traced(
 
     assert hooked.roots.compiled
     assert not module._global_forward_hooks
-
-
-def test_validation_is_taken_off_the_record_without_a_hook_on_every_module(patches):
-    from torch.nn.modules import module as module_hooks
-
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    installs.install("no_validation_grad", patches)
-    x = torch.ones(1, 2)
-    assert model(x).requires_grad, "training records gradients"
-    model.eval()
-    assert not model(x).requires_grad
-    assert torch.is_grad_enabled()
-    model.train()
-    assert model(x).requires_grad
-    assert not module_hooks._global_forward_pre_hooks
-    model.eval()
-    assert not model(x).requires_grad

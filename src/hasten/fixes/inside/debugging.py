@@ -20,10 +20,15 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline")
 RESULTS = ("key_averages", "events", "total_average")
 
 
-def no_debug(site: Site, _fix: str, _value: object) -> None:
+def no_debug(site: Site, fix: str, value: object) -> None:
     """Anomaly detection and profilers stay off."""
     torch.set_anomaly_enabled(False)
     site.patches.wrap(torch, "set_anomaly_enabled", _always_off)
+    no_profiler(site, fix, value)
+
+
+def no_profiler(site: Site, _fix: str, _value: object) -> None:
+    """Profilers alone stay off."""
     for kind in PROFILERS:
         for name in (*SWITCHES, *EXPORTS):
             if hasattr(kind, name):

@@ -48,7 +48,7 @@ def install() -> None:
 
 def begin(folder: Path) -> tuple[Session, Patches]:
     """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
-    from hasten.measurement.inside import facts, hooks, installs, readouts, scratch, workers
+    from hasten.measurement.inside import facts, hooks, readouts, scratch, workers
     from hasten.measurement.inside.marks import Marks
     from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.programs import History
@@ -73,8 +73,6 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     session.roots.discover()
     session.course.follow(program_of(spec, session, patches))
     session.on_finish = facts.gather
-    for name in spec.get("install", []):
-        installs.install(name, patches)
     _compare(spec, session, patches)
     return session, patches
 
