@@ -21,7 +21,7 @@ SHORT_EPOCH = 0.5  # seconds that a short epoch should take at least, once it is
 class Manner:
     """How launches are made."""
 
-    seconds: float = 3.0  # of steps that count
+    seconds: float = 2.0  # of steps that count
     epoch_batches: int | None = None  # epochs cut to so many batches, measured from the second on
     warm_seconds: float = 20.0  # the first of them may take
     most_pairs: int = 16
@@ -30,7 +30,7 @@ class Manner:
 def manner_of(first: Situation, settings: Settings) -> Manner:
     """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
     case, facts = first.case, first.case.facts
-    seconds = 3.0
+    seconds = Manner.seconds
     periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
     for phase, period in periods.items():
         if period and case.share(phase) >= 0.05:
