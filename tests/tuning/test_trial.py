@@ -37,10 +37,28 @@ def test_the_same_against_itself_is_called_different_in_at_most_one_of_twenty(be
     assert sum(verdict in ("faster", "slower") for verdict in called) <= 20
 
 
-def test_a_slow_down_of_three_per_cent_is_found(bench, frequencies):
-    called = [trial_of(bench({"bf16": 1 / 1.03}, noise=0.004, seed=seed), frequencies) for seed in range(40)]
+def test_a_slow_down_of_three_per_cent_is_dropped_at_once_and_called_slower_where_nobody_gives_up(bench, frequencies):
+    slower = {"bf16": 1 / 1.03}
+    called = [trial_of(bench(slower, noise=0.008, seed=seed), frequencies) for seed in range(40)]
     assert all(trial.verdict in ("slower", "no difference") for trial in called)
-    assert all(trial.speedup.value < 1.0 for trial in called)
+    patient = [
+        compare(
+            bench(slower, noise=0.008, seed=seed),
+            {},
+            {"bf16": True},
+            frequencies=frequencies,
+            manner=MANNER,
+            gives_up=False,
+        ).verdict
+        for seed in range(40)
+    ]
+    assert patient.count("slower") >= 38
+
+
+def test_a_gain_that_the_noise_would_hide_to_the_end_is_given_up(bench, frequencies):
+    called = [trial_of(bench({"bf16": 1.03}, noise=0.1, seed=seed), frequencies) for seed in range(40)]
+    assert sum(len(trial.baseline_seconds) for trial in called) / 40 < 8
+    assert not any(trial.verdict in ("faster", "slower") for trial in called[:20])
 
 
 def test_a_gain_of_three_per_cent_is_found_where_the_machine_is_quiet(bench, frequencies):
@@ -76,6 +94,8 @@ def test_a_trial_ends_when_time_is_over(bench, frequencies):
         (Estimate(1.004, 1.001, 1.007), 4, "no difference"),  # sure, and not worth a line
         (Estimate(1.05, 0.9, 1.2), 4, None),
         (Estimate(1.05, 0.99, 1.1), 16, "unclear"),
+        (Estimate(1.02, 0.93, 1.12), 8, "unclear"),  # 16 pairs would not do either
+        (Estimate(1.05, 0.99, 1.11), 8, None),
         (Estimate(0.9, 0.85, 0.95), 3, "slower"),
     ],
 )

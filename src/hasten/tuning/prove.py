@@ -138,7 +138,14 @@ def prove(
     if metric is not None:
         checks = [*checks, metric.check(judge, settings)]
     trial = compare(
-        judge.bench, {}, settings, frequencies=frequencies, manner=manner, time_left=time_left, on_pair=on_pair
+        judge.bench,
+        {},
+        settings,
+        frequencies=frequencies,
+        manner=manner,
+        gives_up=False,
+        time_left=time_left,
+        on_pair=on_pair,
     )
     if trial.verdict != "faster":
         checks = [*checks, Check(what="speed", state="unknown", text=f"the plan's speed: {trial.verdict}")]

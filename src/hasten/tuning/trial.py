@@ -4,11 +4,14 @@ In: two sets of settings. Out: a Trial. Refuses to choose what to try.
 
 The order is A B B A A B B A ..., each A with the B next to it a pair, so that a machine that grows slower or faster does
 so for both. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
-`stats.paired_speedup`), and the trial ends at the first that is clear.
+`stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of
+which the last look will hardly be clear either, is given up before (stopping for futility by conditional power: Lachin,
+Statistics in Medicine 24, 2005): that takes no proof, for nothing is claimed. A whole plan is not given up.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +26,8 @@ from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
 
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
-TEMPTING = {6: 1.02, 8: 1.03, 12: 1.04}  # what must be seen after so many pairs to go on
+FUTILE = 0.8  # of the gain that the last look would call clear: with less in sight a trial is given up
+FEWEST_FOR_FUTILE = 6  # pairs; of fewer the spread is too uncertain to give up by
 
 
 @dataclass
@@ -86,10 +90,11 @@ def compare(
     fix: str = "plan",
     frequencies: Frequencies,
     manner: Manner,
+    gives_up: bool = True,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """One set of settings against another, until it is clear or time is over."""
+    """One set of settings against another, until it is clear or time is over; or not worth going on, if it `gives_up`."""
     began = time.monotonic()
     sides = Sides()
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
@@ -99,11 +104,12 @@ def compare(
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
-            if over or decide(estimate, number) is not None:
+            if over or decide(estimate, number, gives_up=gives_up) is not None:
                 break
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
-    return msgspec.structs.replace(_told(trial, sides, frequencies), seconds=time.monotonic() - began)
+    told = _told(trial, sides, frequencies, gives_up=gives_up)
+    return msgspec.structs.replace(told, seconds=time.monotonic() - began)
 
 
 def _pair(
@@ -118,7 +124,7 @@ def _pair(
         into.append(side(bench, chosen, manner, check=check))
 
 
-def decide(estimate: Estimate, num_pairs: int) -> str | None:
+def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:
     """What a look says; None: look again after more pairs."""
     if num_pairs not in LOOKS:
         return None
@@ -126,19 +132,29 @@ def decide(estimate: Estimate, num_pairs: int) -> str | None:
         return "faster" if estimate.value >= WORTH else "no difference"
     if estimate.high < 1.0:
         return "slower"
-    # To drop a fix that seems to gain next to nothing takes no proof.
-    if estimate.value < TEMPTING.get(num_pairs, WORTH):
+    if gives_up and estimate.value < WORTH:
         return "no difference"
-    return "unclear" if num_pairs >= max(LOOKS) else None
+    last = num_pairs >= max(LOOKS)
+    hopeless = num_pairs >= FEWEST_FOR_FUTILE and estimate.value < 1 + FUTILE * (
+        _at_last_look(estimate, num_pairs) - 1
+    )
+    return "unclear" if last or (gives_up and hopeless) else None
 
 
-def _told(trial: Trial, sides: Sides, frequencies: Frequencies) -> Trial:
+def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
+    """The least gain that the last look would call clear, if pairs go on to spread as they do."""
+    spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[num_pairs]
+    last = max(LOOKS)
+    return math.exp(LOOKS[last] * spread / math.sqrt(last))
+
+
+def _told(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
     baseline, candidate = sides.seconds(frequencies)
     estimate = paired_speedup(baseline, candidate)
     looked = max((number for number in LOOKS if number <= len(baseline)), default=0)
     return msgspec.structs.replace(
         trial,
-        verdict=decide(estimate, looked) or "unclear",
+        verdict=decide(estimate, looked, gives_up=gives_up) or "unclear",
         speedup=Interval(*estimate),
         baseline_seconds=tuple(baseline),
         candidate_seconds=tuple(candidate),

@@ -34,6 +34,7 @@ from hasten.tuning.edits import edits_for
 from hasten.tuning.manner import SEED, manner_of
 from hasten.tuning.prove import Judge, Metric, prove
 from hasten.tuning.search import candidates, leave_out, search
+from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
 
 RESULTS = Path(".hasten")
@@ -213,24 +214,7 @@ class _Tuning:
             on_pair=lambda number, estimate: self._tell(_trying(fix, value, number, estimate)),
         )
         trial = msgspec.structs.replace(trial, predicted=promised)
-        return self._charged(first, trial)
-
-    def _charged(self, first: Situation, trial: Trial) -> Trial:
-        """A start-up cost that training never earns back makes a faster step no gain."""
-        steps = self._num_steps(first)
-        late = trial.startup_seconds or 0.0
-        if trial.verdict != "faster" or steps is None or late <= 1.0:
-            return trial
-        gain = statistics.fmean(trial.baseline_seconds) - statistics.fmean(trial.candidate_seconds)
-        even = late / gain if gain > 0 else float("inf")
-        if even <= steps:
-            return msgspec.structs.replace(trial, note=f"earned back after {even:.0f} steps")
-        note = f"its start takes {late:.0f} s more, earned back after {even:.0f} steps; training takes {steps:.0f}"
-        return msgspec.structs.replace(trial, verdict="no difference", note=note)
-
-    def _num_steps(self, first: Situation) -> float | None:
-        per_epoch = first.case.facts.steps_per_epoch
-        return None if self.budget.num_epochs is None or per_epoch is None else self.budget.num_epochs * per_epoch
+        return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
 
     def _diagnosed_again(self, first: Situation, settings: Settings) -> Situation | None:
         try:
