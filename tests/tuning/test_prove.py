@@ -1,0 +1,101 @@
+"""The proof catches fixes that break what is learnt, and passes nothing that it has not seen. With real training."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hasten.fixes.catalog import CATALOG
+from hasten.fixes.fix import Fix
+from hasten.measurement.side import Bench
+from hasten.tuning.prove import Judge, check_quality, find_culprits, verdict_of
+
+CROPS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Crops(Dataset):
+    images = torch.randn(64, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        top, left = torch.randint(0, 4, (2,)).tolist()
+        return self.images[index, :, top : top + 16, left : left + 16], index % 4
+
+if __name__ == "__main__":
+    model = nn.Sequential(nn.Flatten(), nn.Linear(256, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = DataLoader(Crops(), batch_size=8, shuffle=True)
+    while True:
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            {backward}
+            optimizer.step()
+"""
+HIDDEN = """for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+                p.grad = g"""
+PLANTED = {"dropped_gradients": "identical", "remembered_samples": "identical", "nothing": "identical"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planted():
+    """Planted fixes in the catalog."""
+    for name, guarantee in PLANTED.items():
+        CATALOG[name] = Fix(
+            name=name, title="", guarantee=guarantee, answers=(), propose=lambda _: "", installer=f"planted:{name}"
+        )
+    yield
+    for name in PLANTED:
+        del CATALOG[name]
+
+
+def judge_in(folder, *, backward="loss.backward()"):
+    script = folder / "train.py"
+    script.write_text(CROPS.format(backward=backward))
+    shutil.copy(Path(__file__).with_name("planted.py"), folder)  # beside the script, where it is found by name
+    bench = Bench([sys.executable, str(script)], folder / "sides", patience=60.0)
+    return Judge(bench=bench, step_seconds=0.002, steps_per_epoch=8)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    """One judge, whose launches of the script by itself serve every test."""
+    return judge_in(tmp_path_factory.mktemp("crops"))
+
+
+def states(checks):
+    return {check.what: check.state for check in checks}
+
+
+def test_a_fix_that_changes_nothing_is_proven_to_the_bit(judge):
+    checks = check_quality(judge, {"nothing": True})
+    assert verdict_of(checks) == "proven", checks
+    assert states(checks)["losses equal"] == "passed"
+    assert states(checks)["variety"] == "passed"
+
+
+def test_dropped_gradients_are_caught_and_the_fix_is_named(judge):
+    settings = {"nothing": True, "dropped_gradients": True}
+    checks = check_quality(judge, settings)
+    assert verdict_of(checks) == "broken"
+    assert states(checks)["losses equal"] == "failed"
+    assert find_culprits(judge, settings) == ["dropped_gradients"]
+
+
+def test_a_random_crop_that_was_kept_is_caught(judge):
+    checks = check_quality(judge, {"remembered_samples": True})
+    assert verdict_of(checks) == "broken"
+    assert states(checks)["variety"] == "failed"
+
+
+def test_a_script_whose_loss_is_never_seen_is_not_proven(tmp_path):
+    checks = check_quality(judge_in(tmp_path, backward=HIDDEN), {"nothing": True})
+    assert verdict_of(checks) == "not proven"
+    assert "no loss was seen" in next(check.text for check in checks if check.what == "losses")
