@@ -1,7 +1,46 @@
-"""The command line of the search: what it refuses, and what it leaves behind."""
+"""The command line of the search: what it refuses, what it finds, and what it leaves behind."""
+
+import signal
+import subprocess
+import time
 
 import pytest
-from command import left_in, run, write
+from command import HASTEN, environment, left_in, run, running_in, said, write
+
+from hasten.records import Tuning, from_json
+from hasten.tuning.plan import read_plan
+
+WAITING = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    '''Every sample is waited for, as on a slow network; more of them at a time, or keeping them, helps whatever the cores.'''
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.full((4,), float(index)), torch.tensor([index % 3.0])
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    loader = DataLoader(Slow(), batch_size=8, shuffle=True)
+    for epoch in range(10**6):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -30,3 +69,52 @@ def test_a_script_that_fails_by_itself_keeps_its_exit_code(tmp_path):
     assert answer.returncode == 1
     assert left_in(tmp_path) == [".hasten", "train.py"]
     assert list((tmp_path / ".hasten" / "tunings").glob("*")) == []
+
+
+def tuning_in(folder):
+    """The search that is saved; None as long as there is none."""
+    for path in (folder / ".hasten" / "tunings").glob("*/tuning.json"):
+        return from_json(Tuning, path.read_bytes(), source=str(path))
+    return None
+
+
+@pytest.mark.slow
+def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_when_resumed(tmp_path):
+    script = write(tmp_path / "train.py", WAITING)
+    process = subprocess.Popen(
+        [*HASTEN, "tune", script], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    for _ in range(1200):
+        found = tuning_in(tmp_path)
+        if (found is not None and found.trials) or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert b"hasten tune --resume" in errors
+    assert running_in(tmp_path) == []
+    interrupted = tuning_in(tmp_path)
+    assert interrupted.state == "interrupted" and interrupted.trials
+
+    answer = subprocess.run(
+        [*HASTEN, "tune", "--resume", script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert answer.returncode == 0, answer.stderr
+    tuning = tuning_in(tmp_path)
+    assert tuning.id == interrupted.id and tuning.trials[: len(interrupted.trials)] == interrupted.trials
+    assert tuning.state == "done" and tuning.proof.verdict == "proven", answer.stdout
+    assert tuning.proof.speedup.low > 1.5
+    assert "proven" in answer.stdout.splitlines()[0]
+    assert left_in(tmp_path) == [".hasten", "hasten.toml", "train.py"]
+    assert [p.name for p in (tmp_path / ".hasten" / "tunings" / tuning.id).iterdir()] == ["tuning.json"]
+    assert running_in(tmp_path) == []
+
+    plan = read_plan(tmp_path / "hasten.toml")
+    assert plan.settings == tuning.settings and plan.proof == "proven"
+    assert said(run("tune", "--resume", script, cwd=tmp_path)).endswith("leave --resume out for another")

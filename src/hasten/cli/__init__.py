@@ -18,6 +18,9 @@ from hasten.cli.tuning import add_run, add_tune
 from hasten.errors import HastenError, ScriptError
 
 
+NOTHING_LEFT = "interrupted; nothing is left running"
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
     parser = _parser()
@@ -30,8 +33,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except HastenError as error:
         print(f"hasten: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("hasten: interrupted; nothing is left running", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"hasten: {interrupt.args[0] if interrupt.args else NOTHING_LEFT}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python would complain again while it ends.

@@ -34,13 +34,13 @@ def add_measuring(verb: argparse.ArgumentParser, *, seconds: float) -> None:
     verb.add_argument("--steps", type=positive, metavar="N", help="measure N steps (default: until steady)")
     verb.add_argument(
         "--seconds",
-        type=seconds_above_0,
+        type=above_0,
         default=seconds,
         metavar="S",
         help=f"measure at most S seconds ({seconds:g})",
     )
     verb.add_argument(
-        "--wait", type=seconds_above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
+        "--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
     )
     verb.add_argument("--quick", action="store_true", help="one run only: causes are inferred, not confirmed")
 
@@ -53,14 +53,14 @@ def positive(text: str) -> int:
     return number
 
 
-def seconds_above_0(text: str) -> float:
+def above_0(text: str) -> float:
     """A number above 0, for argparse."""
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0.0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
 
 
@@ -69,7 +69,7 @@ def time_span(text: str) -> float:
     found = re.fullmatch(r"([\d.]+)\s*([a-z]*)", text)
     if found is None or found[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f'{text!r} is no time; write "90s", "10m" or "1h"')
-    return seconds_above_0(found[1]) * _UNITS[found[2]]
+    return above_0(found[1]) * _UNITS[found[2]]
 
 
 def add_command(verb: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from hasten.cli.parts import (
     add_verb,
     console,
     print_json,
-    seconds_above_0,
+    above_0,
     time_span,
 )
 from hasten.errors import PlanError
@@ -45,10 +45,10 @@ def add_tune(verbs: Verbs) -> None:
 def _add_budget(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--budget", type=time_span, default=600.0, metavar="TIME", help="for all trials (10m)")
     verb.add_argument(
-        "--wait", type=seconds_above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
+        "--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
     )
     verb.add_argument(
-        "--epochs", type=seconds_above_0, metavar="N", help="training takes N: start-up costs are charged"
+        "--epochs", type=above_0, metavar="N", help="training takes N: start-up costs are charged"
     )
     verb.add_argument("--recipe", action="store_true", help="try other batch sizes and schedules too; needs --metric")
     verb.add_argument("--metric", metavar="REGEX", help="a number in the script's output that must not get worse")

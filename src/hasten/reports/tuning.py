@@ -38,9 +38,7 @@ def headline(tuning: Tuning) -> str:
     """The result in one sentence."""
     took = format.seconds(tuning.seconds, rough=True)
     if not tuning.settings:
-        broken = tuning.proof is not None and tuning.proof.verdict == "broken"
-        why = "what made it faster changed what it learns" if broken else "nothing that was tried makes it faster"
-        return f"The plan is empty: {why} (searched for {took})."
+        return f"The plan is empty: {why_empty(tuning)} (searched for {took})."
     proof = tuning.proof
     if proof is None:
         return f"Not proven: the search ended after {took}, before its plan was compared as a whole."
@@ -48,6 +46,15 @@ def headline(tuning: Tuning) -> str:
     if proof.verdict == "proven":
         return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
     return f"{speed} as fast; that it trains as well is {proof.verdict}, in {took}."
+
+
+def why_empty(tuning: Tuning) -> str:
+    """Why a search has kept nothing."""
+    if tuning.proof is not None and tuning.proof.verdict == "broken":
+        return "what made it faster changed what it learns"
+    if tuning.trials:
+        return "nothing that was tried makes it faster"
+    return "nothing was found that a fix would mend"
 
 
 def _add_rates(sheet: Sheet, tuning: Tuning) -> None:

@@ -35,7 +35,7 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     for phase, period in periods.items():
         if period and case.share(phase) >= 0.05:
             seconds = max(seconds, min(20.0, 2.2 * period * case.step))
-    seconds = max(seconds, min(12.0, 8 * case.step))
+    seconds = max(seconds, min(8.0, 5 * case.step))
     if not {"cache", "disk_cache"} & {*settings}:
         return Manner(seconds=seconds)
     warm_step = max(1e-4, case.step - first.headroom)

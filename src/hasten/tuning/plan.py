@@ -25,6 +25,7 @@ from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
 from hasten.records import Machine, Settings, Trial, Tuning, Value
 from hasten.reports import format
+from hasten.reports.tuning import why_empty
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes")
@@ -132,12 +133,15 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
         raise PlanError(
             f"{plan.source} is of {script}, not of {here}; run `hasten tune {here}`, or name a plan with --plan"
         )
+    on = turned_on(plan.settings)
+    if not on:
+        return []
     lines: list[str] = []
     now = machine_lines(machine)
     other = [name for name, value in plan.machine.items() if now.get(name) not in (None, value)]
     if other:
         was = ", ".join(f"{name} {plan.machine[name]}" for name in other)
-        doubted = [name for name in turned_on(plan.settings) if name not in ON_ANY_MACHINE]
+        doubted = [name for name in on if name not in ON_ANY_MACHINE]
         which = f"; in doubt: {', '.join(doubted)}" if doubted else ""
         lines.append(f"the plan was made on another machine ({was}){which}; `hasten tune` proves it here")
     if plan.command and plan.proof != "proven":
@@ -201,7 +205,7 @@ def plan_text(tuning: Tuning) -> str:
 def _header(tuning: Tuning) -> list[str]:
     proof = tuning.proof
     if not tuning.settings:
-        return ["Empty: nothing that was tried made it faster."]
+        return [f"Empty: {why_empty(tuning)}."]
     if proof is None:
         return ["NOT PROVEN: the search did not get so far."]
     speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""

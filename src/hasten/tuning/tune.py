@@ -38,6 +38,7 @@ from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
 
 RESULTS = Path(".hasten")
+INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 PROOF_SHARE = 0.35  # of the budget is kept for the proof
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
@@ -117,7 +118,7 @@ class _Tuning:
                 self._keep(state="done")
             except KeyboardInterrupt:
                 self._keep(state="interrupted")
-                raise
+                raise KeyboardInterrupt(INTERRUPTED) from None
             except HastenError as error:
                 self._keep(state="interrupted", notes=(*self.tuning.notes, str(error)))
                 raise

@@ -5,7 +5,7 @@ machine is the bottleneck. On a GPU it is: a film takes longer to decode than to
 is written as theirs was, on purpose: Pillow decodes the whole film, grey becomes RGB before it is shrunk,
 two workers hand over float32, and the network runs in full precision, channels first.
 
-    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 8] [--workers 2] [--epochs 1]
+    python xray.py --data DIR [--images 192] [--size 128] [--batch-size 32] [--workers 2] [--epochs 1]
 
 `--draws` makes an epoch as long as theirs on few films: so many are drawn, with replacement.
 `films.py` beside it tells which folders it reads. A film that cannot be decoded ends the run and is named:
@@ -96,7 +96,7 @@ def train(options: argparse.Namespace) -> None:
     """One epoch, or several, then the score on the validation part."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 8, 192)
+    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 32, 192)
     films = read_films(options.data)
     parts = choose(films, num_images=options.images or num_images)
     size = options.size or size

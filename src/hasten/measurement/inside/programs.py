@@ -93,9 +93,9 @@ def _enough(history: History, *, num_steps: int | None, seconds: float, steady: 
 
 
 def plain(history: History, *, seconds: float) -> Program:
-    """Only the time of record, in eight segments; in four at least where slow steps take twice the time."""
+    """Only the time of record, in eight segments; in four at least where steps are so slow that these fill the time."""
     for done in range(8):
-        if done >= 4 and history.measuring >= 2 * seconds:
+        if done >= 4 and history.measuring >= seconds:
             return
         yield Segment(label=PLAIN, min_seconds=seconds / 8, min_steps=1)
 

@@ -1,0 +1,54 @@
+"""A small training whose steps are all alike, for comparisons of it with itself; and fixes planted in it.
+
+Run as a script it trains for ever, or for --steps. Imported by name in its own process it is where `honesty.py` finds the
+installers that it plants.
+"""
+
+import argparse
+import time
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def slower(site, _fix, share):
+    """Each step takes so much longer, by its own last duration; the time is computed, not slept."""
+    last = [None]
+
+    def after(_optimizer, _arguments, _settings):
+        if last[0] is not None:
+            until = time.perf_counter() + share * (time.perf_counter() - last[0])
+            while time.perf_counter() < until:
+                pass
+        last[0] = time.perf_counter()
+
+    site.patches.on_undo(register_optimizer_step_post_hook(after).remove)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10**9)
+    wanted = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 256, 64), nn.Linear(64, 10)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    data = TensorDataset(torch.randn(512, 3, 32, 32), torch.randint(0, 10, (512,)))
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+    step = 0
+    while True:
+        for images, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            step += 1
+            if step == wanted.steps:
+                return
+
+
+if __name__ == "__main__":
+    main()
