@@ -28,7 +28,7 @@ import msgspec
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
-from hasten.measurement.side import Bench, Frequencies, Seen
+from hasten.measurement.side import Bench, Frequencies
 from hasten.records import Trial
 from hasten.tuning.manner import Manner
 from hasten.tuning.startup import charged
@@ -49,19 +49,9 @@ CATALOG["slower"] = Fix(
 )
 
 
-class WithVariables(Bench):
-    """A bench whose launches all have these environment variables."""
-
-    variables: dict[str, str] = {}
-
-    def run(self, *, spec, environment, on_status=lambda _: None) -> Seen:
-        return super().run(spec=spec, environment={**self.variables, **environment}, on_status=on_status)
-
-
-def bench(folder: Path, *words: str, script: Path = HERE / "steady.py", **variables: str) -> Bench:
-    made = WithVariables([sys.executable, str(script), *words], folder / "sides", patience=120.0)
-    made.variables = variables
-    return made
+def bench(folder: Path, *, script: Path = HERE / "steady.py", **variables: str) -> Bench:
+    command = ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, str(script)]
+    return Bench(command, folder / "sides", patience=120.0)
 
 
 def same(folder: Path, *, rounds: int) -> list[Trial]:
@@ -81,9 +71,7 @@ def slower(folder: Path, *, share: float, rounds: int) -> list[Trial]:
     for number in range(rounds):
         settings = {"slower": share}
         for gives_up in (True, False):
-            trial = compare(
-                steady, {}, settings, fix="slower", frequencies=NO_RARE, manner=MANNER, gives_up=gives_up
-            )
+            trial = compare(steady, {}, settings, fix="slower", frequencies=NO_RARE, manner=MANNER, gives_up=gives_up)
             trials.append(msgspec.structs.replace(trial, note="trial" if gives_up else "to the end"))
             show(f"slower {number + 1}, {trials[-1].note}", trials[-1])
     return trials

@@ -1,7 +1,7 @@
-"""What does measuring cost a step? Ours, and TraceML's on the same loop.
+"""What does measuring cost a step, and a run under an empty plan? Ours, and TraceML's on the same loop.
 
-One process trains on a small model, in short stretches: alone, with hasten's hooks as in the time of record, and with
-every step marked, in random order. hasten's hooks are really put on and taken off between stretches. Fresh processes
+One process trains on a small model, in short stretches: alone, with hasten's hooks as in the time of record, with every
+step marked, and as `hasten run` follows it when the plan is empty, in random order. hasten's hooks are really put on and taken off between stretches. Fresh processes
 of one program differ by a fifth on a shared machine, far more than what is asked about; stretches within a second of
 each other differ by little, and each is held against the stretch alone of its round.
 
@@ -30,16 +30,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hasten.fixes.catalog import installers_of
 from hasten.measurement.inside import child, course
+from hasten.measurement.inside.following import follow
+from hasten.measurement.interventions import START
 from hasten.stats import ratio_interval
+from hasten.tuning.running import SURVIVAL
 
 Stretches = dict[str, list[list[float]]]  # wall and CPU seconds of a step, by condition
 Around = Callable[[], contextlib.AbstractContextManager[object]]
 RESULTS = Path(__file__).resolve().parent / "results"
-SETTLE = (
-    300  # steps before a stretch is timed: hasten's warm-up ends, and the interpreter has its caches again, which
-)
-# every function patched on a class empties
+# Steps before a stretch is timed: hasten's warm-up ends, and the interpreter has its caches again, which every function
+# patched on a class empties.
+SETTLE = 300
 
 
 class Loop:
@@ -90,17 +93,34 @@ def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
             patches.undo()
 
 
+@contextlib.contextmanager
+def following(loop: Loop) -> Iterator[None]:
+    """What `hasten run` puts on when the plan is empty, for one stretch."""
+    spec = {"mode": "follow", "plugins": [START], "fixes": installers_of(SURVIVAL), "baseline": None}
+    patches = follow(spec)
+    try:
+        loop.stretch(SETTLE)
+        yield
+    finally:
+        patches.undo()
+
+
 def ours(loop: Loop, *, rounds: int, steps: int) -> Stretches:
     """The stretches of each condition, a round each."""
     course.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
-    found: Stretches = {"alone": [], "record": [], "marked": []}
+    conditions: dict[str, Around] = {
+        "record": lambda: hooks(loop, full=False),
+        "marked": lambda: hooks(loop, full=True),
+        "run": lambda: following(loop),
+    }
+    found: Stretches = {"alone": [], **{name: [] for name in conditions}}
     for _ in range(rounds):
         for name in random.sample(list(found), len(found)):
             if name == "alone":
                 loop.stretch(SETTLE)
                 found[name].append(loop.stretch(steps))
             else:
-                with hooks(loop, full=name == "marked"):
+                with conditions[name]():
                     found[name].append(loop.stretch(steps))
     return found
 
@@ -150,7 +170,7 @@ def main() -> None:
     (RESULTS / "overhead.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"{'':8s} {'step alone':>11s}  {'wall, ratio to alone (95 %)':28s} CPU, ratio to alone (95 %)")
     ratios: dict[str, list[list[float]]] = {}
-    for side in (s for s in ("record", "marked", "traceml") if s in found):
+    for side in (s for s in ("record", "marked", "run", "traceml") if s in found):
         beside = found["alone beside traceml" if side == "traceml" else "alone"]
         estimates = [
             ratio_interval([a[figure] / b[figure] for a, b in zip(found[side], beside)], [1.0] * len(beside))

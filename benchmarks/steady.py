@@ -6,6 +6,7 @@ installers that it plants.
 
 import argparse
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,28 +14,33 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def slower(site, _fix, share):
+def slower(site: Any, _fix: str, share: float) -> None:
     """Each step takes so much longer, by its own last duration; the time is computed, not slept."""
-    last = [None]
+    last: list[float] = []
 
-    def after(_optimizer, _arguments, _settings):
-        if last[0] is not None:
+    def after(*_: object) -> None:
+        if last:
             until = time.perf_counter() + share * (time.perf_counter() - last[0])
             while time.perf_counter() < until:
                 pass
-        last[0] = time.perf_counter()
+        last[:] = [time.perf_counter()]
 
     site.patches.on_undo(register_optimizer_step_post_hook(after).remove)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10**9)
     wanted = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 256, 64), nn.Linear(64, 10)
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 256, 64),
+        nn.Linear(64, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     data = TensorDataset(torch.randn(512, 3, 32, 32), torch.randint(0, 10, (512,)))

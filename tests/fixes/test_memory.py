@@ -148,6 +148,94 @@ def test_without_shortage_nothing_changes(put_on):
     assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1]))
 
 
+class Hoard(nn.Module):
+    """A layer that says that memory has run out once more is held for backward than it likes."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most, self.held = most, set()
+
+    def counting(self):
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: Packed(self, tensor), lambda packed: packed.tensor
+        )
+
+    def forward(self, x):
+        if len(self.held) > self.most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return x
+
+
+class Packed:
+    def __init__(self, hoard, tensor):
+        self.hoard, self.tensor = hoard, tensor.detach()  # an output with its history would hold itself
+        hoard.held.add(id(self))
+
+    def __del__(self):
+        self.hoard.held.discard(id(self))
+
+
+class Blocks(nn.Module):
+    """Six blocks with batch statistics and dropout, and a head; memory may run out in the middle of its backward."""
+
+    def __init__(self, *, fails=(), hoard=None):
+        super().__init__()
+        torch.manual_seed(0)
+        hoard = hoard or nn.Identity()
+        self.stem = nn.Linear(4, 8)
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), hoard) for _ in range(6))
+        )
+        self.head = nn.Linear(8, 2)
+        self.fails = list(fails)  # numbers of the backwards in which there is no memory
+
+    def forward(self, x):
+        x = self.layers[:3](self.stem(x))
+        if x.requires_grad and self.fails:
+            x.register_hook(self.refuse)
+        return self.head(self.layers[3:](x))
+
+    def refuse(self, _):
+        if self.fails.pop(0):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+
+def statistics_of(model):
+    return [buffer.clone() for buffer in model.buffers()]
+
+
+def test_a_model_with_batch_statistics_is_made_block_by_block_where_memory_runs_out_in_forward(put_on, capfd):
+    torch.manual_seed(1)
+    whole = Blocks()
+    expected = fit(whole)
+    put_on("micro_batch", "auto")
+    torch.manual_seed(1)
+    hoard = Hoard(most=30)
+    model = Blocks(hoard=hoard)
+    with hoard.counting():
+        losses, parameters = fit(model)
+    assert close(statistics_of(model), statistics_of(whole)), "a forward that failed was counted"
+    assert losses == pytest.approx(expected[0], rel=1e-5)
+    assert close(parameters, expected[1])
+    assert "6 blocks of the model are made again; no step is lost" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("fails", [[True], [False, False, True]], ids=["first", "third"])
+def test_and_in_backward(put_on, capfd, fails):
+    def trained_blocks(**settings):
+        torch.manual_seed(1)
+        model = Blocks(**settings)
+        return *fit(model), statistics_of(model)
+
+    losses, parameters, statistics = trained_blocks()
+    put_on("micro_batch", "auto")
+    found = trained_blocks(fails=fails)
+    assert found[0] == pytest.approx(losses, rel=1e-5)
+    assert close(found[1], parameters)
+    assert close(found[2], statistics), "a forward that was made again was counted twice"
+    assert "no step is lost" in capfd.readouterr().err
+
+
 def test_batch_statistics_are_not_cut(put_on, capfd):
     put_on("micro_batch", "auto")
     model = nn.Sequential(nn.BatchNorm1d(4), Hungry(5))

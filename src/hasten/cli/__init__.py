@@ -17,7 +17,6 @@ from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_run, add_tune
 from hasten.errors import HastenError, ScriptError
 
-
 NOTHING_LEFT = "interrupted; nothing is left running"
 
 

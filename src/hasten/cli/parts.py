@@ -39,9 +39,7 @@ def add_measuring(verb: argparse.ArgumentParser, *, seconds: float) -> None:
         metavar="S",
         help=f"measure at most S seconds ({seconds:g})",
     )
-    verb.add_argument(
-        "--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
-    )
+    verb.add_argument("--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)")
     verb.add_argument("--quick", action="store_true", help="one run only: causes are inferred, not confirmed")
 
 

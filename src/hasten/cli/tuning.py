@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from hasten.cli.parts import (
     RESULTS,
     WHAT_TO_RUN,
+    above_0,
     add_command,
     add_verb,
     console,
     print_json,
-    above_0,
     time_span,
 )
 from hasten.errors import PlanError
@@ -44,12 +44,8 @@ def add_tune(verbs: Verbs) -> None:
 
 def _add_budget(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--budget", type=time_span, default=600.0, metavar="TIME", help="for all trials (10m)")
-    verb.add_argument(
-        "--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)"
-    )
-    verb.add_argument(
-        "--epochs", type=above_0, metavar="N", help="training takes N: start-up costs are charged"
-    )
+    verb.add_argument("--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)")
+    verb.add_argument("--epochs", type=above_0, metavar="N", help="training takes N: start-up costs are charged")
     verb.add_argument("--recipe", action="store_true", help="try other batch sizes and schedules too; needs --metric")
     verb.add_argument("--metric", metavar="REGEX", help="a number in the script's output that must not get worse")
     verb.add_argument("--metric-lower", action="store_true", help="of that number, less is better")

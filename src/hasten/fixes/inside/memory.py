@@ -1,8 +1,9 @@
-"""When memory runs out: the same batch, in smaller pieces.
+"""When memory runs out: the same batch, in smaller pieces, or the model block by block.
 
 In: a site. Out: the roots' forward may run piece by piece, and what a piece holds for its backward is gone before the
-next begins. The script's loop, loss and batch are untouched, so any loss over the whole batch stays exact. Refuses
-models whose samples depend on each other (batch statistics), and values that cannot be cut by samples.
+next begins. The script's loop, loss and batch are untouched, so any loss over the whole batch stays exact. Models whose
+samples depend on each other (batch statistics) are not cut: their blocks are computed again for backward. Refuses what
+has neither pieces nor blocks.
 
 The loss's gradient at the model's output is kept, and the model's own backward is made from it piece by piece, as in
 Gao and others, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup (2021).
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from hasten.fixes.inside.pieces import Work, cannot_cut
+from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.shortage import make_room, ran_out
 from hasten.fixes.inside.site import Forward, Site
 from hasten.measurement.inside.patches import warn
@@ -48,13 +51,15 @@ def _survive(site: Site, fix: str) -> _Survival:
 
 
 class _Survival:
-    """Into how many pieces a site's forwards are cut, and what their backward needs when memory runs out in it."""
+    """How a site's forwards are made, and what their backward needs when memory runs out in it."""
 
     def __init__(self, site: Site, fix: str) -> None:
         self.site = site
         self.fix = fix
         self.num_pieces = 1
         self.most_samples: int | None = None
+        self._blocks: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()  # of models made by them
+        self._statistics: WeakKeyDictionary[nn.Module, Statistics] = WeakKeyDictionary()
         self._whole: list[Work] = []  # forwards since the last step that were made in one piece
         self._waiting: list[Work] | None = None  # forwards in pieces that the running backward has reached
         self._clean = True  # gradients are None or zero: nothing was accumulated since the last zero_grad
@@ -71,25 +76,43 @@ class _Survival:
         if not (module.training and torch.is_grad_enabled()):
             return forward(*arguments, **settings)
         work = Work(module, forward, arguments, settings)
-        pieces = self._wanted(work)
-        if pieces == 1:
-            try:
-                output = work.in_one()
-                self._whole = [w for w in self._whole if w.alive()] + [work]
-                return output
-            except Exception as error:
-                if not ran_out(error):
-                    raise
-                failed = error.with_traceback(None)  # its frames hold the activations
-        else:
-            failed = None
         reason = cannot_cut(work)
-        if reason is not None:
-            if failed is None:
-                return work.in_one()
+        if reason is None and self._wanted(work) > 1:
+            return self._in_pieces(work, self._wanted(work))
+        if module in self._blocks:
+            return work.in_blocks(self._blocks[module])
+        statistics = self._kept(module)
+        try:
+            output = work.in_one()
+            self._whole = [w for w in self._whole if w.alive()] + [work]
+            return output
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            failed = error.with_traceback(None)  # its frames hold the activations
+        if reason is None:
+            return self._in_pieces(work, 2)
+        if not self._finds_blocks(module):
             warn(f"out of memory, and the batch cannot be cut: {reason}")
             raise failed
-        return self._in_pieces(work, max(2, pieces))
+        statistics.restore()
+        make_room()
+        return work.in_blocks(self._blocks[module])
+
+    def _kept(self, module: nn.Module) -> Statistics:
+        if module not in self._statistics:
+            self._statistics[module] = Statistics(module)
+        else:
+            self._statistics[module].keep()
+        return self._statistics[module]
+
+    def _finds_blocks(self, module: nn.Module) -> bool:
+        """Whether the model has blocks to be made again; from now on they are."""
+        blocks = blocks_of(module)
+        if blocks:
+            self._blocks[module] = blocks
+            warn(f"out of memory: from now on {len(blocks)} blocks of the model are made again; no step is lost")
+        return bool(blocks)
 
     def _wanted(self, work: Work) -> int:
         if self.most_samples is not None and work.num_samples:
@@ -127,7 +150,7 @@ class _Survival:
             try:
                 result = original(*arguments, **settings)
             except Exception as error:
-                if not ran_out(error) or work.gradients is None or cannot_cut(work) is not None:
+                if not ran_out(error) or work.gradients is None or not self._has_a_way(work):
                     raise
             else:
                 self._clean = False
@@ -165,8 +188,14 @@ class _Survival:
         """The model's own backward once more, from the gradients that reached its output."""
         work.forget_partial()
         make_room()
+        if work.module in self._blocks:
+            work.backward_in_blocks(self._blocks[work.module])
+            return
         work.backward_in_pieces(2, on_more=self._more)
         self._more(2)
+
+    def _has_a_way(self, work: Work) -> bool:
+        return cannot_cut(work) is None or self._finds_blocks(work.module)
 
     def _zeroing(self, original: Function) -> Function:
         @functools.wraps(original)

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.utils import _pytree
 
+from hasten.fixes.inside.recompute import recomputing, statistics_kept
 from hasten.fixes.inside.shortage import make_room, ran_out
 
 Forward = Callable[..., object]
@@ -75,6 +76,12 @@ class Work:
         known[number] = gradient
         self.gradients = known
 
+    def in_blocks(self, blocks: list[nn.Module]) -> object:
+        """The output; of its graph no more is held than what goes into the blocks."""
+        _set_random(self._random)
+        with recomputing(blocks):
+            return self._call(self._leaves)
+
     def in_pieces(self, pieces: int, *, on_more: Callable[[int], object], defer: Callable[[Work], bool]) -> object:
         """The output, nothing of its graph held. Raises UncutError.
 
@@ -129,7 +136,7 @@ class Work:
                 self._piece(start, end, outputs, totals, num_inputs)
                 continue
             except Exception as error:
-                if not ran_out(error) or end - start < 2:
+                if not ran_out(error) or end - start < 2 or cannot_cut(self) is not None:
                     raise
             # Outside the except clause: the exception's frames hold what the piece has allocated.
             make_room()
@@ -188,6 +195,11 @@ class Work:
         for tensor, gradient in zip([*inputs, *self._parameters], totals):
             if gradient is not None and tensor.is_leaf:
                 tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
+
+    def backward_in_blocks(self, blocks: list[nn.Module]) -> None:
+        """The same for the whole batch, the blocks made again one by one."""
+        with recomputing(blocks), statistics_kept(self.module):
+            self.backward_in_pieces(1, on_more=lambda _: None)
 
     def put_aside(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
         """Take what was accumulated before off the parameters, so that half a backward can be undone."""
