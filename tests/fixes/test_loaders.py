@@ -156,11 +156,12 @@ class Random(Dataset):
         return torch.rand(300) + index
 
 
-def test_a_random_sample_is_never_kept(put_on):
-    put_on("cache", "64 MiB")
+def test_a_random_sample_is_never_kept_and_that_is_said(put_on):
+    states = put_on("cache", "64 MiB")
     loader = DataLoader(Random(), 6)
     first, second = next(iter(loader)), next(iter(loader))
     assert not torch.equal(first, second)
+    assert "nothing of the training samples is the same" in states["cache"]
 
 
 def test_after_undo_the_loader_is_torchs_again(site, put_on):

@@ -145,5 +145,7 @@ def test_on_another_machine_it_says_which_lines_are_in_doubt():
 
 
 def test_a_plan_that_was_not_proven_is_said_to_be():
-    plan = Plan(settings={}, command=("train.py",), proof="not proven")
+    plan = Plan(settings={"bf16": True}, command=("train.py",), proof="not proven")
     assert doubts(plan, MACHINE, ("train.py",)) == ["the plan is not proven"]
+    empty = Plan(settings={"bf16": False}, command=("train.py",), proof="not proven", machine={"cpu": "another"})
+    assert doubts(empty, MACHINE, ("train.py",)) == [], "there is nothing to doubt in an empty plan"

@@ -113,8 +113,8 @@ def test_a_sample_is_normalised_and_mirrored_half_the_time(xray, films):
     paths = sorted((films / "images").iterdir())
     targets = torch.ones(len(paths), 2).numpy()
     torch.manual_seed(0)
-    plain = xray.FilmDataset(paths, targets, size=32, mirror=False)[0][0]
-    seen = [xray.FilmDataset(paths, targets, size=32, mirror=True)[0][0] for _ in range(20)]
+    plain = xray.FilmDataset(paths, targets, size=32, transform=xray.to_tensor)[0][0]
+    seen = [xray.FilmDataset(paths, targets, size=32, transform=xray.mirrored_at_random)[0][0] for _ in range(20)]
     assert (plain.shape, plain.dtype) == ((3, 32, 32), torch.float32)
     mirrored = sum(torch.equal(image, plain.flip(-1)) for image in seen)
     assert mirrored + sum(torch.equal(image, plain) for image in seen) == 20

@@ -62,7 +62,12 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
     if proof is None or proof.baseline_rate is None or proof.plan_rate is None:
         return
     before, after = format.rate(proof.baseline_rate), format.rate(proof.plan_rate)
-    sheet.paragraph(f"{before} before, {after} under the plan", label="Speed")
+    kept = (
+        ", once its samples are kept (from the second epoch on)"
+        if {"cache", "disk_cache"} & {*tuning.settings}
+        else ""
+    )
+    sheet.paragraph(f"{before} before, {after} under the plan{kept}", label="Speed")
 
 
 def _add_trials(sheet: Sheet, tuning: Tuning) -> None:

@@ -14,6 +14,7 @@ wrong input is one line on stderr and exit code 2. Needs torch, numpy and Pillow
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,26 @@ MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 
 
-class FilmDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """A film as (3, size, size) float32, perhaps mirrored, and its labels as (num_labels,) float32."""
+def to_tensor(image: Image.Image) -> torch.Tensor:
+    """An image's pixels, normalised, as (3, size, size) float32."""
+    pixels = (np.asarray(image, dtype=np.float32) / 255 - MEAN) / STD
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
-    def __init__(self, paths: np.ndarray, targets: np.ndarray, *, size: int, mirror: bool) -> None:
-        self.paths, self.targets, self.size, self.mirror = paths, targets, size, mirror
+
+def mirrored_at_random(image: Image.Image) -> torch.Tensor:
+    """The same, and every other film mirrored."""
+    if torch.rand(()) < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return to_tensor(image)
+
+
+class FilmDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A film as (3, size, size) float32 and its labels as (num_labels,) float32."""
+
+    def __init__(
+        self, paths: np.ndarray, targets: np.ndarray, *, size: int, transform: Callable[[Image.Image], torch.Tensor]
+    ) -> None:
+        self.paths, self.targets, self.size, self.transform = paths, targets, size, transform
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -39,10 +55,7 @@ class FilmDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         image = open_film(self.paths[index]).convert("RGB")
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        if self.mirror and torch.rand(()) < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = (np.asarray(image, dtype=np.float32) / 255 - MEAN) / STD
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(self.targets[index])
+        return self.transform(image), torch.from_numpy(self.targets[index])
 
 
 def norm_relu(width: int) -> list[nn.Module]:
@@ -96,11 +109,11 @@ def train(options: argparse.Namespace) -> None:
     """One epoch, or several, then the score on the validation part."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, batch_size, num_images = (224, 32, 2048) if device.type == "cuda" else (128, 32, 192)
+    size, num_images = (224, 2048) if device.type == "cuda" else (128, 192)
     films = read_films(options.data)
     parts = choose(films, num_images=options.images or num_images)
     size = options.size or size
-    batch_size = min(options.batch_size or batch_size, len(parts[0]))
+    batch_size = min(options.batch_size, len(parts[0]))
     print("Device:", device)
     print("Number of images:", len(films.paths))
     if films.num_missing:
@@ -108,8 +121,8 @@ def train(options: argparse.Namespace) -> None:
     print("Number of labels:", len(films.labels), flush=True)
 
     paths, targets = np.array(films.paths), np.array(films.targets, dtype=np.float32)
-    train_set = FilmDataset(paths[parts[0]], targets[parts[0]], size=size, mirror=True)
-    val_set = FilmDataset(paths[parts[1]], targets[parts[1]], size=size, mirror=False)
+    train_set = FilmDataset(paths[parts[0]], targets[parts[0]], size=size, transform=mirrored_at_random)
+    val_set = FilmDataset(paths[parts[1]], targets[parts[1]], size=size, transform=to_tensor)
     order = RandomSampler(train_set, replacement=options.draws is not None, num_samples=options.draws)
     train_loader = DataLoader(train_set, batch_size, sampler=order, num_workers=options.workers, drop_last=True)
     val_loader = DataLoader(val_set, batch_size, num_workers=options.workers)
@@ -139,7 +152,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of films (see films.py)")
     parser.add_argument("--images", type=int, help="how many of them (CPU 192, CUDA 2048)")
     parser.add_argument("--size", type=int, help="side the network sees (CPU 128, CUDA 224)")
-    parser.add_argument("--batch-size", type=int, help="films a step (CPU 8, CUDA 32)")
+    parser.add_argument("--batch-size", type=int, default=32, help="films a step (32)")
     parser.add_argument("--workers", type=int, default=2, help="loader workers (2)")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--draws", type=int, help="films drawn an epoch, with replacement (each once)")

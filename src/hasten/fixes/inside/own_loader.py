@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hasten.fixes.inside.site import NotApplicableError, Site
 
 Function = Callable[..., Any]
+KEEPING = {"cache", "disk_cache"}
 
 
 @dataclass
 class _Ours:
     """What the loaders made in the place of others have in common."""
 
+    site: Site
     settings: dict[str, Any] = field(default_factory=dict)
     only_in_memory: bool = False
     loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
@@ -54,7 +57,7 @@ def pixels(site: Site, _fix: str, value: object) -> None:
     _take_over(site).settings["pixels"] = value
 
 
-_of_site: WeakKeyDictionary[Site, _Ours] = WeakKeyDictionary()
+_of_site: dict[Site, _Ours] = {}  # until its patches are undone
 
 
 def _is_on(site: Site) -> bool:
@@ -69,7 +72,7 @@ def _take_over(site: Site) -> _Ours:
         from hasten.loading.loader import Loader
     except ImportError as error:
         raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
-    ours = _of_site[site] = _Ours()
+    ours = _of_site[site] = _Ours(site)
     site.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
     site.patches.on_undo(lambda: _of_site.pop(site, None))
     return ours
@@ -86,6 +89,9 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
         if stand_in is False:
             return original(self)
         iterator = iter(stand_in)
+        if stand_in.forecast is None and torch.is_grad_enabled():
+            for fix in KEEPING & {*ours.settings}:
+                ours.site.refuse(fix, "nothing of the training samples is the same in every epoch")
         # Frameworks look for the running epoch here, as they do with torch's own workers that stay.
         self._iterator = iterator if self.persistent_workers and self.num_workers else None  # pyright: ignore
         return iterator
