@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.stats import mean_interval, quantile, ratio_interval, scaled
+from hasten.stats import mean_interval, paired_speedup, quantile, ratio_interval, scaled
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 several = st.lists(seconds, min_size=2, max_size=12)
@@ -114,3 +114,11 @@ def test_a_quantile_of_nothing_is_refused():
 
 def test_a_falling_function_keeps_low_below_high():
     assert scaled((0.5, 0.4, 0.7), lambda r: 1 - r) == pytest.approx((0.5, 0.3, 0.6))
+
+
+def test_pairs_whose_number_was_settled_beforehand_have_the_ordinary_interval():
+    baseline, candidate = [2.0, 2.2, 1.9, 2.1], [1.0, 1.05, 1.0, 0.98]
+    settled, looked = (paired_speedup(baseline, candidate, looks=looks) for looks in (False, True))
+    assert settled.value == looked.value
+    assert looked.low < settled.low < settled.value < settled.high < looked.high
+    assert paired_speedup(baseline[:2], candidate[:2], looks=False).low > 0.0

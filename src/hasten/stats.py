@@ -28,6 +28,10 @@ _T = (
 )  # fmt: skip
 
 
+def _quantile(freedom: int) -> float:
+    return _T[freedom - 1] if freedom <= len(_T) else 1.96
+
+
 def mean_interval(values: Sequence[float]) -> Estimate:
     """Mean with its 95 % interval by Student's t. One value: an interval of any width, so (0, infinity).
 
@@ -36,9 +40,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean, 0.0, float("inf"))
-    freedom = len(values) - 1
-    quantile = _T[freedom - 1] if freedom <= len(_T) else 1.96
-    half = quantile * statistics.stdev(values) / len(values) ** 0.5
+    half = _quantile(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -74,7 +76,7 @@ def ratio_interval(
 LOOKS = {3: 10.886, 4: 6.232, 6: 4.219, 8: 3.636, 12: 3.208, 16: 3.036}
 
 
-def paired_speedup(baseline: Sequence[float], candidate: Sequence[float]) -> Estimate:
+def paired_speedup(baseline: Sequence[float], candidate: Sequence[float], *, looks: bool = True) -> Estimate:
     """Baseline / candidate, from pairs measured next to each other, with an interval that may be looked at repeatedly.
 
     The geometric mean of the pairs' ratios. Pairs, because what drifts falls on both of a pair; logarithms, because
@@ -82,16 +84,17 @@ def paired_speedup(baseline: Sequence[float], candidate: Sequence[float]) -> Est
     interval (Jennison and Turnbull, Journal of the Royal Statistical Society B 51, 1989): its 5 % are divided among the
     looks in `LOOKS`, so that stopping at whichever look is clear errs in no more than 5 % of all trials. With a number
     of pairs between two looks the quantile is that of the look before. Fewer than three pairs: an interval of any width.
-    Raises ValueError when the sides are not of one length, or empty.
+    Without `looks`, where the number of pairs was settled beforehand: the ordinary interval, from two pairs on. Raises
+    ValueError when the sides are not of one length, or empty.
     """
     if len(baseline) != len(candidate) or not baseline:
         raise ValueError("pairs need both sides")
     logs = [math.log(b / c) for b, c in zip(baseline, candidate)]
     mean = statistics.fmean(logs)
-    known = [number for number in LOOKS if number <= len(logs)]
-    if not known:
+    if len(logs) < (min(LOOKS) if looks else 2):
         return Estimate(math.exp(mean), 0.0, float("inf"))
-    half = LOOKS[max(known)] * statistics.stdev(logs) / math.sqrt(len(logs))
+    factor = LOOKS[max(n for n in LOOKS if n <= len(logs))] if looks else _quantile(len(logs) - 1)
+    half = factor * statistics.stdev(logs) / math.sqrt(len(logs))
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

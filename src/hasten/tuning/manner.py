@@ -5,6 +5,7 @@ In: a diagnosed baseline and settings. Out: what a launch's processes are told. 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hasten.fixes.catalog import installers_of
@@ -13,8 +14,8 @@ from hasten.measurement.interventions import START
 from hasten.records import Settings
 
 SEED = 20_000
-WARM_LIMIT = 6.0  # seconds that the first of the short epochs should take without the plan
-SHORT_EPOCH = 0.5  # seconds that a short epoch should take at least, once it is warm
+WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
+FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +23,9 @@ class Manner:
     """How launches are made."""
 
     seconds: float = 2.0  # of steps that count
-    epoch_batches: int | None = None  # epochs cut to so many batches, measured from the second on
-    warm_seconds: float = 20.0  # the first of them may take
+    repeated_batches: int | None = None  # the same over and over, measured once each has come
+    warm_steps: int = 0  # until then
+    warm_seconds: float = 20.0  # that these may take
     most_pairs: int = 16
 
 
@@ -38,12 +40,13 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     seconds = max(seconds, min(8.0, 5 * case.step))
     if not {"cache", "disk_cache"} & {*settings}:
         return Manner(seconds=seconds)
-    warm_step = max(1e-4, case.step - first.headroom)
-    most = max(4.0, WARM_LIMIT / max(case.step, 1e-4))
-    wanted = int(min(most, max(8.0, SHORT_EPOCH / warm_step)) * max(1.0, case.batches))
-    whole = facts.steps_per_epoch
-    short = wanted if whole is None else min(wanted, int(whole * max(1.0, case.batches)))
-    return Manner(seconds=seconds, epoch_batches=max(2, short), warm_seconds=3 * WARM_LIMIT)
+    number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
+    return Manner(
+        seconds=seconds,
+        repeated_batches=math.ceil(number * max(1.0, case.batches)),
+        warm_steps=number + 1,
+        warm_seconds=3 * max(WARM_LIMIT, number * case.step),
+    )
 
 
 def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> dict[str, object]:
@@ -57,6 +60,8 @@ def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int 
         "plugins": [START],
         "fixes": installers_of(settings),
     }
-    if manner.epoch_batches is not None:
-        spec.update(epoch_batches=manner.epoch_batches, warm_seconds=manner.warm_seconds)
+    if manner.repeated_batches is not None:
+        spec.update(
+            repeated_batches=manner.repeated_batches, warm_steps=manner.warm_steps, warm_seconds=manner.warm_seconds
+        )
     return spec

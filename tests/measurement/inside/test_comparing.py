@@ -1,4 +1,4 @@
-"""What a comparison of two ways to train needs: seeds, short epochs, and what training does to the model."""
+"""What a comparison of two ways to train needs: seeds, few batches, and what training does to the model."""
 
 import base64
 import random
@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hasten.measurement.inside.few_batches import repeat_batches
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.seeding import seed_everything
-from hasten.measurement.inside.short_epochs import ShortEpochs
 
 
 @pytest.fixture
@@ -46,31 +46,30 @@ def test_the_scripts_own_seeds_are_shifted(patches):
     assert drawn() == own
 
 
-def test_short_epochs_are_the_same_few_batches_over_and_over(patches):
-    epochs = ShortEpochs(3, patches)
+def test_the_same_few_batches_come_over_and_over_in_epochs_as_long_as_ever(patches):
+    repeat_batches(3, patches)
     loader = DataLoader(TensorDataset(torch.arange(100)), batch_size=10, shuffle=True)
     first, second = [[b.tolist() for (b,) in loader] for _ in range(2)]
-    assert len(first) == 3 and first == second
-    assert len(loader) == 10, "the script's own arithmetic stays"
-    assert epochs.num_passes() == 2
-    iter(loader)
-    assert epochs.num_passes() == 2, "nothing was asked for"
+    assert len(first) == len(second) == len(loader) == 10
+    assert first[3:6] == first[6:9] == first[:3] == second[:3]
+    assert len({tuple(batch) for batch in first}) == 3
 
 
-def test_short_epochs_with_workers_and_with_our_loader(patches):
+def test_with_workers_and_with_our_loader_too(patches):
     from hasten.loading.loader import Loader
 
-    ShortEpochs(2, patches)
+    repeat_batches(2, patches)
     dataset = TensorDataset(torch.arange(64).float()[:, None].repeat(1, 200))
     for loader in (DataLoader(dataset, 8, shuffle=True, num_workers=1), Loader(dataset, 8, shuffle=True)):
         first, second = [[b[:, 0].tolist() for (b,) in loader] for _ in range(2)]
-        assert len(first) == 2 and first == second
+        assert len(first) == 8 and first[:2] == first[6:] == second[:2]
 
 
-def test_after_undo_epochs_are_whole(patches):
-    ShortEpochs(2, patches)
+def test_after_undo_all_batches_come(patches):
+    repeat_batches(2, patches)
     patches.undo()
-    assert len(list(DataLoader(TensorDataset(torch.arange(40)), batch_size=10))) == 4
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=10)
+    assert len({tuple(b.tolist()) for (b,) in loader}) == 4
 
 
 def trained(patches, *, steps=3, freeze=False, **settings):

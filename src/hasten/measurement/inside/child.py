@@ -78,7 +78,7 @@ def begin(folder: Path) -> tuple[Session, Patches]:
 
 
 def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> None:
-    """What a comparison of two ways to train needs: plug-ins by name, seeds, short epochs, and the quality watched."""
+    """What a comparison of two ways to train needs: plug-ins by name, seeds, few batches, and the quality watched."""
     for plugin in spec.get("plugins", []):
         module, _, function = plugin.partition(":")
         getattr(importlib.import_module(module), function)(spec, session.folder, patches)
@@ -86,11 +86,11 @@ def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> Non
         from hasten.measurement.inside.seeding import seed_everything
 
         seed_everything(spec["seed"], shift=spec.get("shift", 0), patches=patches)
-    if "epoch_batches" in spec:
-        from hasten.measurement.inside.short_epochs import ShortEpochs
+    if "repeated_batches" in spec:
+        from hasten.measurement.inside.few_batches import repeat_batches
 
-        epochs = ShortEpochs(spec["epoch_batches"], patches)
-        session.course.cold = lambda: epochs.num_passes() < 2
+        repeat_batches(spec["repeated_batches"], patches)
+        session.course.cold = lambda: len(session.course.bounds) < spec["warm_steps"]
         session.course.longest_warm_up = spec["warm_seconds"]
     if "quality" in spec:
         from hasten.measurement.inside.quality import Quality

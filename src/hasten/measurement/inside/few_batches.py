@@ -1,0 +1,49 @@
+"""The same few batches, over and over: what a step costs once its samples are kept can then be seen within seconds.
+
+In: how many batches. Out: a loader's sampler goes on as long as ever, and gives its first entries again and again.
+Refuses to change the length of an epoch: where an epoch ends, workers are started and queues are empty, and in short
+epochs little else would be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import DataLoader
+
+from hasten.measurement.inside.patches import Patches
+
+
+def repeat_batches(number: int, patches: Patches) -> None:
+    """Have every loader of this process hand out its first batches for ever."""
+    samplers: WeakKeyDictionary[DataLoader[object], _Repeated] = WeakKeyDictionary()
+    whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
+
+    def index_sampler(loader: DataLoader[object]) -> object:
+        known = samplers.get(loader)
+        if known is None:
+            known = samplers[loader] = _Repeated(whole(loader), number)  # type: ignore[misc]
+        return known
+
+    patches.set(DataLoader, "_index_sampler", property(index_sampler))
+
+
+class _Repeated:
+    """The first few of a sampler's entries in the place of all that follow."""
+
+    def __init__(self, of: Iterable[object], number: int) -> None:
+        self._of = of
+        self._number = number
+        self._first: list[object] = []
+
+    def __iter__(self) -> Iterator[object]:
+        for position, entry in enumerate(self._of):
+            if len(self._first) < self._number:
+                self._first.append(entry)
+                yield entry
+            else:
+                yield self._first[position % self._number]
+
+    def __len__(self) -> int:
+        return len(self._of)  # type: ignore[arg-type]
