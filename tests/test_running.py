@@ -134,6 +134,17 @@ def test_a_plan_is_followed_and_what_speaks_against_it_is_said(tmp_path):
     assert "without the plan 10 when it was made" in answer.stderr
 
 
+@pytest.mark.slow
+def test_auto_tunes_first_and_then_runs_the_script_itself(tmp_path):
+    script = script_in(tmp_path)
+    source = (tmp_path / script).read_text().replace("range(3)", "range(300)")
+    (tmp_path / script).write_text(source)
+    answer = run("run", "--auto", "--budget", "6s", script, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "The plan" in answer.stdout and answer.stdout.count("loss") >= 300
+    assert {"hasten.toml", "weights.pt"} <= {*left_in(tmp_path)}
+
+
 HUNGRY = """
 import resource, torch
 from torch import nn

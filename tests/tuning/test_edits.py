@@ -61,6 +61,10 @@ def test_what_is_done_in_every_round_gets_a_condition(tmp_path):
         ("for batch in loader:\n    print(train(batch))\n", 2),
         ("for i in range(9):\n    total += train(i).item()\n", 2),  # the sum would be another
         ("for i in range(9):\n    x = train(i); print(x)\n", 2),
+        ("for i in range(9):\n    meter.add(train(i).item())\n", 2),  # who knows what add does
+        ("for i in range(9):\n    print(train(i))\n", 2),  # training itself would become rarer
+        ("for i in range(9):\n    if i % 4 == 0:\n        optimizer.step()\n        print(i)\n", 4),
+        ("for i in range(9):\n    if i % 4 == 0:\n        print(i)\n    else:\n        train(i)\n", 3),
         ("print(1)\n", 1),
         ("this is no Python\n", 1),
     ],

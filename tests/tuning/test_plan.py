@@ -63,6 +63,13 @@ def test_what_is_written_is_read_again(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [NAME]
 
 
+def test_colours_in_what_a_script_said_leave_the_plan_readable(tmp_path):
+    noisy = Trial(fix="decode", value=True, verdict="failed", note="\x1b[31mKeyError\x1b[0m\r\n\x00")
+    path = tmp_path / NAME
+    write_plan(path, msgspec.structs.replace(TUNING, trials=(noisy,), command=("train.py", "two\nlines")))
+    assert read_plan(path).command == ("train.py", "two\nlines")
+
+
 def test_every_line_says_what_it_gained_or_why_it_is_off():
     lines = plan_text(TUNING).splitlines()
     find = {line.split(" ")[0]: line for line in lines if "=" in line}

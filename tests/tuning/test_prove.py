@@ -1,5 +1,6 @@
 """The proof catches fixes that break what is learnt, and passes nothing that it has not seen. With real training."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
 from hasten.measurement.side import Bench
-from hasten.tuning.prove import Judge, check_quality, find_culprits, verdict_of
+from hasten.tuning.judge import Judge, check_quality, find_culprits, verdict_of
+from hasten.tuning.prove import Metric
 
 CROPS = """
 import torch
@@ -93,6 +95,32 @@ def test_a_random_crop_that_was_kept_is_caught(judge):
     checks = check_quality(judge, {"remembered_samples": True})
     assert verdict_of(checks) == "broken"
     assert states(checks)["variety"] == "failed"
+
+
+def test_a_metric_is_read_from_whole_runs(tmp_path):
+    judge = judge_in(tmp_path, backward="loss.backward()")
+    script = tmp_path / "train.py"
+    whole = script.read_text().replace("while True:", "for epoch in range(800):")
+    script.write_text(whole + "    print('accuracy: 0.75')\n")
+    metric = Metric(re.compile(r"accuracy: ([0-9.]+)"), seeds=1)
+    assert metric.read(judge.bench, {"nothing": True}, shift=0) == 0.75
+
+
+def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path):
+    judge = judge_in(tmp_path)
+    judge.steps_per_epoch = 5000
+    assert not judge.comes_again and judge.epoch_batches is None
+    judge.keeps = True
+    assert judge.comes_again and 2 <= judge.epoch_batches < judge.num_steps / 2
+    judge.steps_per_epoch = 8
+    assert judge.epoch_batches is None, "whole epochs are short enough"
+
+
+def test_a_launch_of_the_script_by_itself_that_fails_says_nothing_of_the_plan(tmp_path):
+    judge = judge_in(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\nraise SystemExit(3)")
+    checks = check_quality(judge, {"nothing": True})
+    assert verdict_of(checks) == "not proven" and "by itself" in checks[0].text
 
 
 def test_a_script_whose_loss_is_never_seen_is_not_proven(tmp_path):

@@ -62,9 +62,15 @@ def test_batches_are_equal_otherwise_drawn_or_never_the_same():
 def test_a_cached_random_crop_is_caught():
     fresh = told([1.0], rows=[["a", "b"], ["c", "d"]])
     cached = told([1.0], rows=[["a", "b"], ["a", "b"]])
-    assert quality.samples_vary(fresh, cached).state == "failed"
-    assert quality.samples_vary(cached, cached).state == "passed"
-    assert quality.samples_vary(fresh, told([1.0])).state == "unknown"
+    assert quality.samples_vary(fresh, cached, comes_again=True).state == "failed"
+    assert quality.samples_vary(cached, cached, comes_again=True).state == "passed"
+    assert quality.samples_vary(fresh, told([1.0]), comes_again=True).state == "unknown"
+    assert quality.samples_vary(fresh, fresh, comes_again=False).state == "unknown", "no second epoch was seen"
+
+
+def test_a_side_that_was_seen_for_longer_has_no_more_copies_for_it():
+    short, long = (told([1.0], rows=[["a", "b"]] * number) for number in (2, 5))
+    assert quality.samples_vary(short, long, comes_again=True).state == "passed"
 
 
 def test_identical_losses_are_identical():
@@ -104,6 +110,17 @@ def test_a_loss_within_the_band_is_passed():
 
 def test_a_loss_above_the_band_is_failed():
     assert quality.within_band(seeds(), seeds(to=1.6)).state == "failed"
+
+
+def test_a_loss_that_is_not_finite_at_a_later_seed_is_failed():
+    plans = [*seeds(4), told([float("nan")] * 30)]
+    check = quality.within_band(seeds(), plans)
+    assert check.state == "failed" and "not finite" in check.text
+
+
+def test_a_script_that_starts_elsewhere_each_time_differs_from_itself():
+    assert quality.differs_from_itself(FALLING, told([2.2, *falling()[1:]]))
+    assert not quality.differs_from_itself(FALLING, FALLING)
 
 
 def test_a_lower_loss_is_no_fault():

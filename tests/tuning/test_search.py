@@ -125,6 +125,14 @@ def test_what_gains_nothing_beside_the_others_goes():
     assert log[0] == (("bf16", "cache"), "num_workers")
 
 
+def test_what_fails_beside_the_others_goes():
+    def failing(settings, name, value, promised):
+        return Trial(fix=name, value=value, verdict="failed" if name == "bf16" else "faster")
+
+    found = list(leave_out({"bf16": True, "allocator": "glibc"}, gains={}, try_fix=failing, time_left=lambda: 1.0))
+    assert found[-1][0] == {"allocator": "glibc"}
+
+
 def test_a_plan_of_one_fix_is_not_taken_apart():
     assert list(leave_out({"bf16": True}, gains={}, try_fix=trying({}, []), time_left=lambda: 100.0)) == []
 

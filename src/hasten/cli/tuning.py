@@ -51,14 +51,14 @@ def _add_budget(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--metric-lower", action="store_true", help="of that number, less is better")
 
 
-def _tune(wanted: argparse.Namespace) -> int:
+def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool | None = None) -> int:
     from hasten.reports.tuning import print_tuning
     from hasten.tuning.edits import write_edits
     from hasten.tuning.plan import write_plan
 
-    tuning = _search(wanted)
+    tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
     write_plan(wanted.plan, tuning)
-    for line in write_edits(tuning.edits) if wanted.write else ():
+    for line in write_edits(tuning.edits) if (wanted.write if write is None else write) else ():
         print(f"hasten: changed {line}", file=sys.stderr)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
     if wanted.json:
@@ -68,7 +68,7 @@ def _tune(wanted: argparse.Namespace) -> int:
     return 0
 
 
-def _search(wanted: argparse.Namespace) -> Tuning:
+def _search(wanted: argparse.Namespace, *, resume: bool) -> Tuning:
     from hasten.reports.progress import progress
     from hasten.tuning.tune import tune
 
@@ -77,7 +77,7 @@ def _search(wanted: argparse.Namespace) -> Tuning:
             wanted.words,
             module=wanted.module,
             budget=_budget_of(wanted),
-            resume=getattr(wanted, "resume", False),
+            resume=resume,
             root=RESULTS,
             on_progress=bar.update,
         )
@@ -104,6 +104,7 @@ def _budget_of(wanted: argparse.Namespace) -> Budget:
         recipes=wanted.recipe,
         metric=metric,
         num_epochs=wanted.epochs,
+        diagnose_seconds=min(Budget.diagnose_seconds, wanted.budget / 6),
     )
 
 
@@ -129,7 +130,7 @@ def _run(wanted: argparse.Namespace) -> int:
 
     command = command_words(wanted.words, module=wanted.module)
     if wanted.auto and not wanted.plan.exists():
-        _tune(wanted)
+        _tune(wanted, resume=False, write=False)
     told = ("-m", *wanted.words) if wanted.module else tuple(wanted.words)
     bare = not wanted.plan.exists() and wanted.set and wanted.plan == PLAN
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)

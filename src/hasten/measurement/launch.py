@@ -38,6 +38,8 @@ TRACKERS = {
     "DVCLIVE_TEST": "true",
 }
 
+JOINED = {"LD_PRELOAD": ":", "PYTORCH_CUDA_ALLOC_CONF": ","}  # variables that hold a list: the user's own stays
+
 ENTRY_POINT = """\
 import sys
 
@@ -161,15 +163,29 @@ def plugin_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]
     """The environment in which torch calls the plug-in at the end of its import; its entry point lies in `folder`."""
     autoload = folder / "autoload"
     information = autoload / "hasten_autoload-1.dist-info"
-    information.mkdir(parents=True, exist_ok=True)
+    make_folder(information)
+    if os.pathsep in os.fspath(autoload.resolve()):
+        raise DirectoryError(
+            f"the path of {folder} has a {os.pathsep!r}, which PYTHONPATH cannot hold; run elsewhere"
+        )
     home = os.fspath(Path(__file__).resolve().parents[2])
-    (autoload / "hasten_autoload.py").write_text(ENTRY_POINT.format(home=home), encoding="utf-8")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hasten-autoload\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("[torch.backends]\nhasten = hasten_autoload:install\n")
+    _write_whole(autoload / "hasten_autoload.py", ENTRY_POINT.format(home=home))
+    _write_whole(information / "METADATA", "Metadata-Version: 2.1\nName: hasten-autoload\nVersion: 1\n")
+    _write_whole(information / "entry_points.txt", "[torch.backends]\nhasten = hasten_autoload:install\n")
     environment = {**os.environ, **extra}
+    for name, separator in JOINED.items():
+        if name in extra and os.environ.get(name):
+            environment[name] = separator.join((os.environ[name], extra[name]))
     path = [os.fspath(autoload.resolve()), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return environment
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Another run under the same folder may be reading it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _wait(

@@ -7,6 +7,7 @@ Refuses to compare.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,7 @@ def _seen(outcome: Outcome, folder: Path, output: Path) -> Seen:
     said = output.read_text(encoding="utf-8", errors="replace")
     if outcome.exit_code not in (0, None):
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
-        raise SideError(f"the script failed (exit code {outcome.exit_code}): {last.strip()[:200]}")
+        raise SideError(f"the script failed (exit code {outcome.exit_code}): {_plain(last)[:200]}")
     trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
     if not trained:
         raise SideError("no optimizer step was seen")
@@ -132,6 +133,11 @@ def _seen(outcome: Outcome, folder: Path, output: Path) -> Seen:
         quality=raw.get("quality", {}),
         output=said,
     )
+
+
+def _plain(line: str) -> str:
+    """A line without colours and other control characters."""
+    return "".join(c for c in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) if c.isprintable()).strip()
 
 
 def _parts(steps: Sequence[FoldedStep]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from hasten.reports.sheet import Sheet
 
 _SIGNS = {"faster": "kept", "slower": "slower", "no difference": "no gain", "unclear": "unclear", "failed": "failed"}
 _DIFF = {"+": "green", "-": "red", "@": "dim"}
+OPTIONAL = ("batches", "variety")  # checks that are asked only where they can be told
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
@@ -45,6 +46,9 @@ def headline(tuning: Tuning) -> str:
     speed = format.ratio_interval(proof.speedup)
     if proof.verdict == "proven":
         return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
+    unknown = next((check for check in proof.checks if check.state == "unknown" and check.what not in OPTIONAL), None)
+    if unknown is not None and unknown.what == "speed":
+        return f"{speed} as fast; {unknown.text}: not proven, in {took}."
     return f"{speed} as fast; that it trains as well is {proof.verdict}, in {took}."
 
 
@@ -52,6 +56,8 @@ def why_empty(tuning: Tuning) -> str:
     """Why a search has kept nothing."""
     if tuning.proof is not None and tuning.proof.verdict == "broken":
         return "what made it faster changed what it learns"
+    if tuning.proof is not None:
+        return "as a whole it was not faster"
     if tuning.trials:
         return "nothing that was tried makes it faster"
     return "nothing was found that a fix would mend"

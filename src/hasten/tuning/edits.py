@@ -19,6 +19,23 @@ from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
 
 RARER = ("logging_each_step", "sync_points", "validation_often", "checkpoint_often")
+REPORTS = {"print", "info", "debug", "warning", "log", "write", "save", "log_metric", "log_metrics", "add_scalar"} | {
+    "add_scalars",
+    "add_histogram",
+    "set_postfix",
+    "set_postfix_str",
+    "set_description",
+}  # calls that tell or save something, and of which a script needs nothing back
+READS = {"item", "tolist", "cpu", "detach", "mean", "sum", "max", "min", "norm", "numpy", "format", "state_dict"} | {
+    "float",
+    "int",
+    "len",
+    "str",
+    "round",
+    "dict",
+    "get_last_lr",
+}  # calls that may stand in what they are told
+TRAINS = {"step", "backward", "zero_grad", "update", "clip_grad_norm_"}  # calls that must not become rarer
 TOLERATED = 0.01  # share of the step that may be left of the cost
 FACTORS = (10, 20, 50, 100, 200, 500)
 
@@ -71,13 +88,15 @@ def _rarer(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
         return None
     for node in reversed(around):
         if isinstance(node, ast.If) and (modulo := _modulo(node.test)) is not None and _in_body(node, line):
+            if node.orelse or any(_trains(inner) for inner in node.body):
+                return None
             return _replaced(text, modulo, _times(text, modulo, factor))
         if isinstance(node, (ast.For, ast.While)):
             break
     loop = next((node for node in reversed(around) if isinstance(node, ast.For)), None)
     statement = around[-1]
     counter = _counter(loop) if loop is not None else None
-    if counter is None or not isinstance(statement, ast.Expr):
+    if counter is None or not _only_reports(statement):
         return None
     return _guarded(text, statement, f"if {counter} % {factor} == 0:")
 
@@ -94,6 +113,23 @@ def _around(tree: ast.AST, line: int) -> Iterator[ast.AST]:
 
 def _in_body(node: ast.If, line: int) -> bool:
     return node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+
+
+def _only_reports(statement: ast.AST) -> bool:
+    """Whether a statement tells something and does nothing else: none of the user's own functions is called in it."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    outer = statement.value
+    calls = [node for node in ast.walk(outer) if isinstance(node, ast.Call) and node is not outer]
+    return _called(outer) in REPORTS and all(_called(call) in READS for call in calls)
+
+
+def _trains(statement: ast.stmt) -> bool:
+    return any(_called(node) in TRAINS for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _modulo(test: ast.expr) -> ast.expr | None:

@@ -14,6 +14,7 @@ from hasten.measurement.interventions import START
 from hasten.records import Settings
 
 SEED = 20_000
+KEEPING = {"cache", "disk_cache"}  # fixes that gain from the second epoch on
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
 
@@ -38,7 +39,7 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
         if period and case.share(phase) >= 0.05:
             seconds = max(seconds, min(20.0, 2.2 * period * case.step))
     seconds = max(seconds, min(8.0, 5 * case.step))
-    if not {"cache", "disk_cache"} & {*settings}:
+    if not KEEPING & {*settings}:
         return Manner(seconds=seconds)
     number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
     return Manner(

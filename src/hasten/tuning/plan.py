@@ -177,8 +177,8 @@ def write_plan(path: Path, tuning: Tuning) -> None:
 def plan_text(tuning: Tuning) -> str:
     """The plan as a file's text."""
     proof = tuning.proof
-    words = shlex.join(tuning.command)
-    lines = [f"# The plan of hasten for {words}", *(f"# {line}" for line in _header(tuning)), "#"]
+    words = _comment(shlex.join(tuning.command))
+    lines = [f"# The plan of hasten for {words}", *(f"# {_comment(line)}" for line in _header(tuning)), "#"]
     lines += [
         "# Each line under [fixes] is a switch: change it, or set it to false.",
         f"# `hasten run {words}` trains under it.",
@@ -231,7 +231,12 @@ def _fix_lines(tuning: Tuning) -> list[str]:
         elif trial is not None:
             rows.append((f"{name} = false", f"tried ({_toml(trial.value)}): {_why_dropped(trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)
-    return [f"{setting:<{width}}  # {comment}" for setting, comment in rows]
+    return [f"{setting:<{width}}  # {_comment(comment)}" for setting, comment in rows]
+
+
+def _comment(text: str) -> str:
+    """A text as TOML allows it in a comment: nothing that controls a terminal, and one line."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _why_dropped(trial: Trial, tuning: Tuning) -> str:

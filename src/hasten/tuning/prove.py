@@ -1,127 +1,23 @@
 """Nothing against the whole plan: is it faster, and does it train as well?
 
-In: settings, and a bench. Out: a Proof, and the settings without what broke it. Refuses to pass what it has not seen:
-no loss, too few steps, a band too wide are "not proven".
-
-What is asked follows from the weakest fix. Identical: the same batches and losses, to the bit. Rounding: the same first
-loss and gradients, and courses that part no further than the script's own, changed in the last bit, does from itself.
-Precision, and everything whose batches are drawn otherwise: losses inside the band that the script's own seeds span.
+In: settings, and a judge. Out: a Proof, and the settings without what broke it. Refuses to leave a plan on that was
+seen to be worse.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
-from hasten.fixes.fix import GUARANTEES
 from hasten.measurement.side import Bench, Frequencies, SideError
 from hasten.records import Check, Proof, Settings, Trial
 from hasten.tuning import quality
+from hasten.tuning.judge import FAR, Judge, check_quality, find_culprits, verdict_of
 from hasten.tuning.manner import Manner, spec_of
 from hasten.tuning.trial import compare
-
-FEWEST_STEPS, MOST_STEPS = 16, 120  # of a launch that quality is judged by
-SECONDS = 10.0  # that such a launch's steps may take
-SEEDS = (3, 5)  # of the band: more where the first do not tell
-NUM_BATCHES = 200  # that are fingerprinted at the most
-FAR = 1000  # between two seeds
-
-
-@dataclass(kw_only=True)
-class Judge:
-    """Launches that quality is judged by; each is made once."""
-
-    bench: Bench
-    step_seconds: float
-    steps_per_epoch: float | None
-    on_launch: Callable[[str], object] = lambda _: None
-    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
-
-    @property
-    def num_steps(self) -> int:
-        """Two epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
-        wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
-        if self.steps_per_epoch is not None and 2.2 * self.steps_per_epoch <= 2 * wanted:
-            wanted = max(wanted, int(2.2 * self.steps_per_epoch))
-        return wanted
-
-    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
-        """What a launch under these settings told. Raises SideError."""
-        key = tuple(sorted(settings.items())), shift, perturb, number
-        if key not in self._told:
-            self.on_launch("the plan's quality" if settings else "the script's own quality")
-            steps = self.num_steps
-            spec = spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift)
-            spec.update(mode="first steps", steps=steps, seconds=3 * SECONDS, perturb=perturb)
-            self._told[key] = self.bench.run(spec=spec, environment=variables_of(settings)).quality
-        return self._told[key]
-
-    def seeds(self, settings: Settings, number: int) -> list[quality.Told]:
-        """The same at several seeds."""
-        return [self.told(settings, shift=FAR * seed) for seed in range(number)]
-
-
-def check_quality(judge: Judge, settings: Settings) -> list[Check]:
-    """Every check that the settings' guarantee asks for."""
-    try:
-        baseline, plan = judge.told({}), judge.told(settings)
-    except SideError as error:
-        return [quality.failed("training", str(error))]
-    checks = [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
-    if checks[0].state != "passed":
-        return checks
-    guarantee = weakest(settings)
-    try:
-        # What is the same at once needs no second look at the script by itself.
-        same = quality.batches_equal(baseline, plan, plan).state == "passed"
-        again = baseline if same and guarantee == "precision" else judge.told({}, number=1)
-        batches = quality.batches_equal(baseline, plan, again)
-        checks += [batches, quality.samples_vary(baseline, plan)]
-        if batches.state == "passed" and guarantee == "identical":
-            equal = quality.losses_identical(baseline, plan, again)
-            if equal.state != "unknown":
-                return [*checks, equal]
-            guarantee = "rounding"  # the script itself is not the same twice
-        if batches.state == "passed" and guarantee == "rounding":
-            return [*checks, quality.rounding_only(baseline, plan, [again, judge.told({}, perturb=True)])]
-        return [*checks, _band(judge, settings)]
-    except SideError as error:
-        return [*checks, quality.failed("training", str(error))]
-
-
-def _band(judge: Judge, settings: Settings) -> Check:
-    """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
-    check = quality.unknown("band", "no seed was run")
-    for number in SEEDS:
-        check = quality.within_band(judge.seeds({}, number), judge.seeds(settings, number))
-        if check.state == "passed":
-            break
-    return check
-
-
-def verdict_of(checks: Sequence[Check]) -> str:
-    """What the checks together say. How samples come is asked only where it can be told."""
-    if any(check.state == "failed" for check in checks):
-        return "broken"
-    decisive = [check for check in checks if check.what not in ("batches", "variety")]
-    return "proven" if all(check.state == "passed" for check in decisive) else "not proven"
-
-
-def find_culprits(judge: Judge, settings: Settings) -> list[str]:
-    """Fixes that break quality by themselves, the weakest guarantees asked first."""
-    ordered = sorted(settings, key=lambda name: -GUARANTEES.index(CATALOG[name].guarantee))
-    found: list[str] = []
-    for name in ordered:
-        alone = {
-            name: settings[name],
-            **{other: settings[other] for other in CATALOG[name].needs if other in settings},
-        }
-        if len(alone) < len(settings) and verdict_of(check_quality(judge, alone)) == "broken":
-            found.append(name)
-    return found or ordered[:1]
 
 
 def prove(
@@ -138,16 +34,20 @@ def prove(
     broken: list[str] = []
     while True:
         checks = check_quality(judge, settings)
-        if verdict_of(checks) != "broken":
+        culprits: list[str] = []
+        if verdict_of(checks) == "broken":
+            culprits = [name for name in find_culprits(judge, settings) if name in settings]
+        elif metric is not None:
+            checks.append(metric.check(judge, settings))
+            if checks[-1].state == "failed":  # what promises least is to blame: whole runs of each would take days
+                culprits = [name for name in settings if CATALOG[name].guarantee == weakest(settings)]
+        if not culprits:
             break
-        culprits = [name for name in find_culprits(judge, settings) if name in settings]
         broken += culprits
         settings = _without(settings, culprits)
         if not settings:
             proof = Proof(verdict="broken", guarantee="identical", checks=tuple(checks), broken_by=tuple(broken))
             return proof, {}, None
-    if metric is not None:
-        checks = [*checks, metric.check(judge, settings)]
     trial = compare(
         judge.bench,
         {},
@@ -158,16 +58,28 @@ def prove(
         time_left=time_left,
         on_pair=on_pair,
     )
-    if trial.verdict != "faster":
-        checks = [*checks, Check(what="speed", state="unknown", text=f"the plan's speed: {trial.verdict}")]
+    checks.append(_speed(trial))
     proof = Proof(
-        verdict=verdict_of(checks),
+        verdict="not proven" if checks[-1].state == "failed" else verdict_of(checks),
         guarantee=weakest(settings),
         speedup=trial.speedup,
         checks=tuple(checks),
         broken_by=tuple(broken),
     )
-    return proof, settings, trial
+    return proof, {} if checks[-1].state == "failed" else settings, trial
+
+
+def _speed(trial: Trial) -> Check:
+    """Whether the plan as a whole is faster."""
+    if trial.verdict == "faster":
+        return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
+    if trial.verdict == "unclear":
+        return quality.unknown(
+            "speed", f"whether it is faster is not clear after {len(trial.baseline_seconds)} pairs"
+        )
+    return quality.failed(
+        "speed", f"the plan as a whole: {trial.verdict}" + (f" ({trial.note})" if trial.note else "")
+    )
 
 
 def _without(settings: Settings, names: Sequence[str]) -> Settings:
@@ -190,12 +102,13 @@ class Metric:
             for seed in range(self.seeds):
                 for side, chosen in zip(sides, ({}, settings)):
                     judge.on_launch("whole runs for the metric")
-                    side.append(self._read(judge.bench, chosen, shift=FAR * seed))
+                    side.append(self.read(judge.bench, chosen, shift=FAR * seed))
         except SideError as error:
             return quality.unknown("metric", str(error))
         return quality.metric_holds(*sides, higher_is_better=self.higher_is_better)
 
-    def _read(self, bench: Bench, settings: Settings, *, shift: int) -> float:
+    def read(self, bench: Bench, settings: Settings, *, shift: int) -> float:
+        """The metric of one whole run. Raises SideError."""
         spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": 1e7}
         output = bench.run(spec=spec, environment=variables_of(settings)).output
         found = self.pattern.findall(output)

@@ -17,6 +17,7 @@ from hasten.stats import mean_interval
 
 Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
+OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
 WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
 FLOOR = 0.002  # of the loss: a margin below this asks for more than a loss can show
@@ -76,22 +77,17 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
-def samples_vary(baseline: Told, plan: Told) -> Check:
-    """What the script draws anew in each epoch, the plan does too."""
-    shares = [_repeated(told.get("rows", [])) for told in (baseline, plan)]
-    if None in shares:
+def samples_vary(baseline: Told, plan: Told, *, comes_again: bool) -> Check:
+    """What the script draws anew in each epoch, the plan does too. `comes_again`: a second epoch has begun."""
+    rows = [[row for batch in told.get("rows", []) for row in batch] for told in (baseline, plan)]
+    number = min(map(len, rows))  # the longer a side was seen, the more of its samples came again
+    if not number or not comes_again:
         return unknown("variety", "no sample came twice")
-    before, now = shares
-    assert before is not None and now is not None
+    before, now = (1 - len({*seen[:number]}) / number for seen in rows)
     if now > before + 0.05:
         text = f"{100 * now:.0f} % of the samples are copies of earlier ones, {100 * before:.0f} % without the plan"
         return failed("variety", text)
     return passed("variety", "samples vary from epoch to epoch as they do without the plan")
-
-
-def _repeated(rows: Sequence[Sequence[str]]) -> float | None:
-    flat = [row for batch in rows for row in batch]
-    return 1 - len(set(flat)) / len(flat) if flat else None
 
 
 def losses_identical(baseline: Told, plan: Told, again: Told) -> Check:
@@ -112,8 +108,8 @@ def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
     `noise`: the script once more, and with its parameters changed in the last bit.
     """
     first, second = baseline["losses"], plan["losses"]
-    apart = abs(first[0] - second[0]) / max(abs(first[0]), 1e-12)
-    floor = max([ROUNDING, *(abs(told["losses"][0] - first[0]) / max(abs(first[0]), 1e-12) for told in noise)])
+    apart = _first_apart(baseline, plan)
+    floor = max([ROUNDING, *(_first_apart(baseline, told) for told in noise)])
     if apart > floor:
         return failed("rounding", f"the first loss differs by {apart:.1e} of itself")
     gradients = gradient_distance(baseline, plan)
@@ -129,6 +125,16 @@ def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
     return passed(
         "rounding", f"first loss and gradients within {max(apart, gradients):.0e}, later losses as its own noise"
     )
+
+
+def differs_from_itself(baseline: Told, again: Told) -> bool:
+    """Whether the script's own first loss is another from run to run, by more than rounding could make it."""
+    return _first_apart(baseline, again) > OWN_NOISE
+
+
+def _first_apart(one: Told, other: Told) -> float:
+    first, second = one["losses"][0], other["losses"][0]
+    return abs(first - second) / max(abs(first), 1e-12)
 
 
 def _apart(first: Sequence[float], second: Sequence[float]) -> float:
@@ -161,6 +167,10 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
     pairs = list(zip(baselines, plans))
     if len(pairs) < 3:
         return unknown("band", "fewer than three seeds were run")
+    for pair in pairs:
+        seen = losses_seen(*pair)
+        if seen.state != "passed":
+            return seen
     ends = [(_end(a["losses"], b["losses"]), _end(b["losses"], a["losses"])) for a, b in pairs]
     own = [before for before, _ in ends]
     level, spread = statistics.fmean(map(abs, own)), statistics.stdev(own)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hasten.errors import CommandError
 from hasten.fixes.catalog import installers_of, variables_of
 from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
@@ -26,11 +27,16 @@ SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless
 def run_under(plan: Plan, command: Sequence[str], *, root: Path) -> int:
     """Run the command under the plan; its exit code, where this process cannot become the command's."""
     environment = environment_of(plan, root=root)
+    if environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+        print("hasten: the plan is not on: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it out; unset it", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.name == "posix":
-        os.execvpe(command[0], list(command), environment)
-    return subprocess.call(command, env=environment)
+    try:
+        if os.name == "posix":
+            os.execvpe(command[0], list(command), environment)
+        return subprocess.call(command, env=environment)
+    except OSError as error:
+        raise CommandError(f"{command[0]} cannot be started ({error.strerror}); try `python {command[0]}`") from None
 
 
 def environment_of(plan: Plan, *, root: Path) -> dict[str, str]:
@@ -42,6 +48,7 @@ def environment_of(plan: Plan, *, root: Path) -> dict[str, str]:
         "mode": "follow",
         "plugins": [START],
         "fixes": installers_of(settings),
+        "unasked": [name for name in SURVIVAL if name not in plan.settings],
         "baseline": plan.baseline_rate,
     }
     environment = plugin_environment(root, variables_of(settings))

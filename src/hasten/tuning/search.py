@@ -107,7 +107,7 @@ def leave_out(
         if not all(CATALOG[other].finds(rest) for other in rest) or not _may_be_needless(name, rest, gains):
             continue
         trial = try_fix(rest, name, settings[name], 0.0)
-        if trial.verdict in ("slower", "no difference"):
+        if trial.verdict in ("slower", "no difference", "failed"):
             settings = checked(rest)
         yield settings, trial
 

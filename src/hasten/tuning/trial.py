@@ -26,6 +26,7 @@ from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
 
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
+LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
 FUTILE = 0.8  # of the gain that the last look would call clear: with less in sight a trial is given up
 FEWEST_FOR_FUTILE = 6  # pairs; of fewer the spread is too uncertain to give up by
 
@@ -43,16 +44,24 @@ class Sides:
         phases = [p for p in frequencies.by_phase if launches and all(p in seen.parts for seen in launches)]
         return (
             [frequencies.step_seconds(seen, phases=phases) for seen in self.baseline],
-            [frequencies.step_seconds(seen, phases=phases) for seen in self.candidate],
+            [frequencies.step_seconds(seen, phases=phases) / self._growth(seen) for seen in self.candidate],
         )
 
+    def _growth(self, seen: Seen) -> float:
+        """How many of the baseline's steps a step of the candidate does the work of."""
+        known = [s.samples_per_step for s in self.baseline if s.samples_per_step is not None]
+        if not known or seen.samples_per_step is None:
+            return 1.0
+        growth = seen.samples_per_step / statistics.fmean(known)
+        return growth if abs(growth - 1) > LAST_BATCH else 1.0
 
-def side(bench: Bench, settings: Settings, manner: Manner, *, check: str | None = None) -> Seen:
-    """One launch under these settings. Raises SideError; also where the fix to `check` is not on, or a loss is not finite."""
+
+def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
+    """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
     seen = bench.run(spec=spec_of(settings, manner), environment=variables_of(settings))
-    state = seen.fixes.get(check, "on") if check is not None else "on"
-    if state != "on":
-        raise SideError(f"it is not on: {state}")
+    for name, state in seen.fixes.items():
+        if state != "on":
+            raise SideError(f"{name} is not on: {state}")
     return seen
 
 
@@ -100,7 +109,7 @@ def compare(
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
         for number in range(1, manner.most_pairs + 1):
-            _pair(bench, settings, candidate, sides, manner, fix, first=number % 2 == 1)
+            _pair(bench, settings, candidate, sides, manner, first=number % 2 == 1)
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
@@ -113,15 +122,12 @@ def compare(
 
 
 def _pair(
-    bench: Bench, settings: Settings, candidate: Settings, sides: Sides, manner: Manner, fix: str, *, first: bool
+    bench: Bench, settings: Settings, candidate: Settings, sides: Sides, manner: Manner, *, first: bool
 ) -> None:
     """One launch of each side; the order turns round from pair to pair."""
-    launches: list[tuple[Settings, list[Seen], str | None]] = [
-        (settings, sides.baseline, None),
-        (candidate, sides.candidate, fix),
-    ]
-    for chosen, into, check in launches if first else reversed(launches):
-        into.append(side(bench, chosen, manner, check=check))
+    launches = [(settings, sides.baseline), (candidate, sides.candidate)]
+    for chosen, into in launches if first else reversed(launches):
+        into.append(side(bench, chosen, manner))
 
 
 def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -31,8 +31,9 @@ from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, 
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
-from hasten.tuning.manner import SEED, manner_of
-from hasten.tuning.prove import Judge, Metric, prove
+from hasten.tuning.judge import Judge
+from hasten.tuning.manner import KEEPING, SEED, manner_of
+from hasten.tuning.prove import Metric, prove
 from hasten.tuning.search import candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
@@ -181,7 +182,8 @@ class _Tuning:
         tried = frozenset((trial.fix, trial.value) for trial in tuning.trials)
         start = first
         if tuning.settings:
-            start = self._diagnosed_again(first, tuning.settings) or first
+            again = self._diagnosed_again(first, tuning.settings)
+            start = again if again is not None else replace(first, settings=tuning.settings)
         for settings, trial in search(
             start,
             try_fix=functools.partial(self._try, first),
@@ -211,7 +213,7 @@ class _Tuning:
             value,
             frequencies=Frequencies.of(first.case.facts),
             manner=manner_of(first, {**settings, fix: value}),
-            time_left=self._left,
+            time_left=self._search_left,
             on_pair=lambda number, estimate: self._tell(_trying(fix, value, number, estimate)),
         )
         trial = msgspec.structs.replace(trial, predicted=promised)
@@ -236,6 +238,8 @@ class _Tuning:
             bench=self.bench,
             step_seconds=first.case.step,
             steps_per_epoch=first.case.facts.steps_per_epoch,
+            batches_per_step=first.case.batches,
+            keeps=bool(KEEPING & {*settings}),
             on_launch=lambda what: self._tell(f"proof: {what}"),
         )
         proof, settings, trial = prove(

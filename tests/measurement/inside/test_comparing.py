@@ -47,7 +47,7 @@ def test_the_scripts_own_seeds_are_shifted(patches):
 
 
 def test_the_same_few_batches_come_over_and_over_in_epochs_as_long_as_ever(patches):
-    repeat_batches(3, patches)
+    repeat_batches(3, patches, ends=False)
     loader = DataLoader(TensorDataset(torch.arange(100)), batch_size=10, shuffle=True)
     first, second = [[b.tolist() for (b,) in loader] for _ in range(2)]
     assert len(first) == len(second) == len(loader) == 10
@@ -58,15 +58,23 @@ def test_the_same_few_batches_come_over_and_over_in_epochs_as_long_as_ever(patch
 def test_with_workers_and_with_our_loader_too(patches):
     from hasten.loading.loader import Loader
 
-    repeat_batches(2, patches)
+    repeat_batches(2, patches, ends=False)
     dataset = TensorDataset(torch.arange(64).float()[:, None].repeat(1, 200))
     for loader in (DataLoader(dataset, 8, shuffle=True, num_workers=1), Loader(dataset, 8, shuffle=True)):
         first, second = [[b[:, 0].tolist() for (b,) in loader] for _ in range(2)]
         assert len(first) == 8 and first[:2] == first[6:] == second[:2]
 
 
+def test_epochs_that_end_with_the_last_of_them(patches):
+    repeat_batches(3, patches, ends=True)
+    loader = DataLoader(TensorDataset(torch.arange(100)), batch_size=10, shuffle=True)
+    first, second = [[b.tolist() for (b,) in loader] for _ in range(2)]
+    assert len(first) == 3 and first == second
+    assert len(loader) == 10, "the script's own arithmetic stays"
+
+
 def test_after_undo_all_batches_come(patches):
-    repeat_batches(2, patches)
+    repeat_batches(2, patches, ends=False)
     patches.undo()
     loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=10)
     assert len({tuple(b.tolist()) for (b,) in loader}) == 4

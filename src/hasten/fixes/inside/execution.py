@@ -7,6 +7,8 @@ on. Refuses what the script has already.
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
 from collections.abc import Callable
 from threading import get_ident
 
@@ -100,16 +102,18 @@ def flush_denormal(site: Site, _fix: str, _value: object) -> None:
 
 def cpu_threads(site: Site, _fix: str, value: object) -> None:
     """Operators of the training process run on so many threads, whatever the script says."""
+    if multiprocessing.parent_process() is not None:
+        return  # a spawned worker, whose one thread is enough
     before = torch.get_num_threads()
     torch.set_num_threads(int(value))  # type: ignore[call-overload]
     site.patches.on_undo(lambda: torch.set_num_threads(before))
-    thread = site.thread
+    thread, process = site.thread, os.getpid()
 
     def make(original: Function) -> Function:
         @functools.wraps(original)
         def set_num_threads(number: int) -> None:
             # Loader workers are forked, or are threads, and keep their one.
-            if get_ident() != thread or torch.utils.data.get_worker_info() is not None:
+            if get_ident() != thread or os.getpid() != process:
                 original(number)
 
         return set_num_threads

@@ -22,7 +22,7 @@ from hasten.measurement.inside.patches import Patches
 def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
     """Put on every fix of the spec: (name, installer, value)."""
 
-    told: set[str] = set()
+    told: set[str] = {*spec.get("unasked", ())}  # nobody misses what nobody asked for
 
     def say(states: Mapping[str, str]) -> None:
         for name, state in states.items():

@@ -89,9 +89,13 @@ def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> Non
     if "repeated_batches" in spec:
         from hasten.measurement.inside.few_batches import repeat_batches
 
-        repeat_batches(spec["repeated_batches"], patches)
+        repeat_batches(spec["repeated_batches"], patches, ends=False)
         session.course.cold = lambda: len(session.course.bounds) < spec["warm_steps"]
         session.course.longest_warm_up = spec["warm_seconds"]
+    if "epoch_batches" in spec:
+        from hasten.measurement.inside.few_batches import repeat_batches
+
+        repeat_batches(spec["epoch_batches"], patches, ends=True)
     if "quality" in spec:
         from hasten.measurement.inside.quality import Quality
 

@@ -1,8 +1,10 @@
 """The same few batches, over and over: what a step costs once its samples are kept can then be seen within seconds.
 
-In: how many batches. Out: a loader's sampler goes on as long as ever, and gives its first entries again and again.
-Refuses to change the length of an epoch: where an epoch ends, workers are started and queues are empty, and in short
-epochs little else would be seen.
+In: how many batches. Out: a loader's sampler gives its first entries again and again, in an epoch as long as ever, or
+in epochs that end with the last of them. Refuses to change `len(loader)`: the script's own arithmetic stays.
+
+Speed is asked in epochs as long as ever: where an epoch ends, workers are started and queues are empty, and in short
+epochs little else would be seen. What a second epoch is made of is asked in short ones.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from torch.utils.data import DataLoader
 from hasten.measurement.inside.patches import Patches
 
 
-def repeat_batches(number: int, patches: Patches) -> None:
-    """Have every loader of this process hand out its first batches for ever."""
+def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:
+    """Have every loader of this process hand out its first batches again and again."""
     samplers: WeakKeyDictionary[DataLoader[object], _Repeated] = WeakKeyDictionary()
     whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
 
     def index_sampler(loader: DataLoader[object]) -> object:
         known = samplers.get(loader)
         if known is None:
-            known = samplers[loader] = _Repeated(whole(loader), number)  # type: ignore[misc]
+            known = samplers[loader] = _Repeated(whole(loader), number, ends)  # type: ignore[misc]
         return known
 
     patches.set(DataLoader, "_index_sampler", property(index_sampler))
@@ -32,13 +34,16 @@ def repeat_batches(number: int, patches: Patches) -> None:
 class _Repeated:
     """The first few of a sampler's entries in the place of all that follow."""
 
-    def __init__(self, of: Iterable[object], number: int) -> None:
+    def __init__(self, of: Iterable[object], number: int, ends: bool) -> None:
         self._of = of
         self._number = number
+        self._ends = ends
         self._first: list[object] = []
 
     def __iter__(self) -> Iterator[object]:
         for position, entry in enumerate(self._of):
+            if self._ends and position == self._number:
+                return
             if len(self._first) < self._number:
                 self._first.append(entry)
                 yield entry

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 
 from hasten.measurement.inside import facts, replay, switches
 from hasten.measurement.inside.patches import Patches
-from hasten.measurement.inside.programs import JOINED, Program, Segment, alternate, first_steps, measure, plain
+from hasten.measurement.inside.programs import (
+    JOINED,
+    MARKED,
+    PLAIN,
+    Program,
+    Segment,
+    alternate,
+    first_steps,
+    measure,
+    plain,
+)
 from hasten.measurement.inside.session import Session
 
 ROUNDS = ((1.0, 1), (0.3, 2))  # steps slower than so many seconds get so many rounds of each switch
@@ -37,7 +47,8 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
         )
     if spec["mode"] == "hold":
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
-        return iter([Segment(label="hold", full=bool(spec["full"]), min_seconds=seconds)])
+        full = bool(spec["full"])
+        return iter([Segment(label=MARKED if full else PLAIN, full=full, min_seconds=seconds)])
     if spec["mode"] == "first steps":
         return first_steps(session.course.history, num_steps=int(spec["steps"]), seconds=seconds)  # type: ignore[call-overload]
     if spec["mode"] == "plain":

@@ -1,0 +1,163 @@
+"""Launches that quality is judged by, and what they say of a set of fixes.
+
+In: settings, and a bench. Out: Checks, a verdict, and the fixes that break quality by themselves. Refuses to pass what
+it has not seen: no loss, too few steps, a band too wide are "not proven".
+
+What is asked follows from the weakest fix. Identical: the same batches and losses, to the bit. Rounding: the same first
+loss and gradients, and courses that part no further than the script's own, changed in the last bit, does from itself.
+Precision, and everything whose batches are drawn otherwise: losses inside the band that the script's own seeds span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hasten.fixes.catalog import CATALOG, variables_of, weakest
+from hasten.fixes.fix import GUARANTEES
+from hasten.measurement.side import Bench, SideError
+from hasten.records import Check, Settings
+from hasten.tuning import quality
+from hasten.tuning.manner import KEEPING, Manner, spec_of
+
+FEWEST_STEPS, MOST_STEPS = 16, 120  # of a launch that quality is judged by
+SECONDS = 10.0  # that such a launch's steps may take
+SEEDS = (3, 5)  # of the band: more where the first do not tell
+NUM_BATCHES = 200  # that are fingerprinted at the most
+FAR = 1000  # between two seeds
+EPOCHS = 2.2  # that must be seen, for samples to come again
+
+
+class BaselineError(SideError):
+    """The script by itself did not train in this launch; that says nothing of a plan."""
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """Launches that quality is judged by; each is made once."""
+
+    bench: Bench
+    step_seconds: float
+    steps_per_epoch: float | None
+    batches_per_step: float = 1.0
+    keeps: bool = False  # samples are kept from one epoch to the next: a second one must be seen
+    on_launch: Callable[[str], object] = lambda _: None
+    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
+
+    @property
+    def num_steps(self) -> int:
+        """Two epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
+        wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
+        if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= 2 * wanted:
+            wanted = max(wanted, int(EPOCHS * self.steps_per_epoch))
+        return wanted
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """To how many batches epochs are cut, so that a second one is seen where it must be."""
+        if not self.keeps or self._sees_whole_epochs:
+            return None
+        return max(2, int(self.num_steps * max(1.0, self.batches_per_step) / EPOCHS))
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether samples come a second time in a launch."""
+        return self._sees_whole_epochs or self.epoch_batches is not None
+
+    @property
+    def _sees_whole_epochs(self) -> bool:
+        return self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= self.num_steps + 1
+
+    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+        """What a launch under these settings told. Raises SideError, and BaselineError of the script by itself."""
+        key = tuple(sorted(settings.items())), shift, perturb, number
+        if key not in self._told:
+            self.on_launch("the plan's quality" if settings else "the script's own quality")
+            steps = self.num_steps
+            spec = spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift)
+            spec.update(mode="first steps", steps=steps, seconds=3 * SECONDS, perturb=perturb)
+            if self.epoch_batches is not None:
+                spec["epoch_batches"] = self.epoch_batches
+            try:
+                self._told[key] = self.bench.run(spec=spec, environment=variables_of(settings)).quality
+            except SideError as error:
+                raise error if settings else BaselineError(str(error)) from None
+        return self._told[key]
+
+    def seeds(self, settings: Settings, number: int) -> list[quality.Told]:
+        """The same at several seeds."""
+        return [self.told(settings, shift=FAR * seed) for seed in range(number)]
+
+
+def check_quality(judge: Judge, settings: Settings) -> list[Check]:
+    """Every check that the settings' guarantee asks for."""
+    checks: list[Check] = []
+    try:
+        _check(judge, settings, checks)
+    except BaselineError as error:
+        checks.append(quality.unknown("training", f"the script by itself did not train: {error}"))
+    except SideError as error:
+        checks.append(quality.failed("training", str(error)))
+    return checks
+
+
+def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
+    baseline, plan = judge.told({}), judge.told(settings)
+    checks += [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
+    if checks[0].state != "passed":
+        return
+    guarantee = weakest(settings)
+    # What is the same at once needs no second look at the script by itself.
+    same = quality.batches_equal(baseline, plan, plan).state == "passed"
+    again = baseline if same and guarantee == "precision" else judge.told({}, number=1)
+    batches = quality.batches_equal(baseline, plan, again)
+    checks += [batches, _variety(judge, settings, baseline, plan)]
+    if batches.state == "passed" and guarantee == "identical":
+        equal = quality.losses_identical(baseline, plan, again)
+        if equal.state != "unknown":
+            checks.append(equal)
+            return
+        guarantee = "rounding"  # the script itself is not the same twice
+    if batches.state == "passed" and guarantee == "rounding" and not quality.differs_from_itself(baseline, again):
+        checks.append(quality.rounding_only(baseline, plan, [again, judge.told({}, perturb=True)]))
+        return
+    checks.append(_band(judge, settings))
+
+
+def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
+    check = quality.samples_vary(baseline, plan, comes_again=judge.comes_again)
+    if check.state == "unknown" and KEEPING & {*settings}:
+        return quality.unknown("second epoch", "no second epoch was seen, in which kept samples are used")
+    return check
+
+
+def _band(judge: Judge, settings: Settings) -> Check:
+    """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
+    check = quality.unknown("band", "no seed was run")
+    for number in SEEDS:
+        check = quality.within_band(judge.seeds({}, number), judge.seeds(settings, number))
+        if check.state == "passed":
+            break
+    return check
+
+
+def verdict_of(checks: Sequence[Check]) -> str:
+    """What the checks together say. How samples come is asked only where it can be told."""
+    if any(check.state == "failed" for check in checks):
+        return "broken"
+    decisive = [check for check in checks if check.what not in ("batches", "variety")]
+    return "proven" if all(check.state == "passed" for check in decisive) else "not proven"
+
+
+def find_culprits(judge: Judge, settings: Settings) -> list[str]:
+    """Fixes that break quality by themselves, the weakest guarantees asked first."""
+    ordered = sorted(settings, key=lambda name: -GUARANTEES.index(CATALOG[name].guarantee))
+    found: list[str] = []
+    for name in ordered:
+        alone = {
+            name: settings[name],
+            **{other: settings[other] for other in CATALOG[name].needs if other in settings},
+        }
+        if len(alone) < len(settings) and verdict_of(check_quality(judge, alone)) == "broken":
+            found.append(name)
+    return found or ordered[:1]
