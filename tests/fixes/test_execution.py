@@ -55,6 +55,15 @@ def test_the_fused_optimizer_steps_as_the_other(put_on):
     assert states == {"fused_optimizer": "on"}
 
 
+def test_what_a_fused_optimizer_saves_says_what_the_script_said(put_on):
+    plain = fit(convolutions())[1].state_dict()["param_groups"]
+    put_on("fused_optimizer")
+    _, optimizer = fit(convolutions())
+    saved = optimizer.state_dict()
+    assert saved["param_groups"] == plain
+    assert optimizer.param_groups[0]["fused"] is True
+
+
 @pytest.mark.parametrize(
     "make, reason",
     [
@@ -84,6 +93,15 @@ def test_the_number_of_threads_is_the_plans(site, put_on):
     assert torch.get_num_threads() == 1
     site.patches.undo()
     assert torch.get_num_threads() == before
+
+
+def test_a_network_in_evaluation_mode_passes_gradients_on(put_on):
+    """As a discriminator does in the step of its generator."""
+    put_on("no_grad_validation")
+    judge, fake = nn.Linear(2, 1), torch.ones(1, 2, requires_grad=True)
+    judge(torch.ones(1, 2)).sum().backward()
+    judge.eval()(fake).sum().backward()
+    assert fake.grad is not None
 
 
 def test_validation_records_nothing(put_on):

@@ -65,6 +65,23 @@ def test_what_needs_workers_waits_for_some(put_on):
     assert loader.persistent_workers and loader.prefetch_factor == 8
 
 
+class Scaled(Squares):
+    factor = 1.0
+
+    def __getitem__(self, index):
+        return torch.tensor([index * self.factor])
+
+
+def test_workers_that_stay_see_what_the_script_changes_between_epochs(put_on):
+    put_on("persistent_workers")
+    loader = DataLoader(Scaled(2), num_workers=1)
+    assert batches(loader) == batches(loader) == [[[0.0]], [[1.0]]]
+    running = loader._iterator
+    assert batches(loader) and loader._iterator is running, "they stay"
+    loader.dataset.factor = 5.0
+    assert batches(loader) == [[[0.0]], [[5.0]]]
+
+
 def test_a_subclass_with_its_own_arguments_still_works(put_on):
     class Mine(DataLoader):
         def __init__(self, name, dataset, **settings):

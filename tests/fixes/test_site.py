@@ -3,8 +3,10 @@
 import copy
 import io
 
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.inside.site import NotApplicableError
@@ -71,6 +73,46 @@ def test_another_model_of_the_same_class_is_left_alone(site):
     other = copy.deepcopy(model).eval()
     x = torch.ones(3, 4)
     assert torch.equal(2 * other(x), model(x))
+
+
+class Inheriting(Net):
+    pass
+
+
+class Calling(Net):
+    def forward(self, x):
+        return super().forward(x, scale=3.0)
+
+
+@pytest.mark.parametrize("other", [Inheriting, Calling])
+@pytest.mark.parametrize("first", [True, False], ids=["met first", "met second"])
+def test_a_class_and_its_heir_are_each_met_once(site, other, first):
+    site.around_forward("a fix", doubled)
+    net, heir, x = Net(), other(), torch.ones(3, 4)
+    with torch.no_grad():
+        plain = [Net.forward(net, x), heir.forward(x)]
+    found = [net(x), heir(x)] if first else [heir(x), net(x)][::-1]
+    assert torch.equal(found[0], 2 * plain[0]) and torch.equal(found[1], 2 * plain[1])
+    assert torch.equal(heir(x), 2 * plain[1])
+
+
+class Activated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return functional.relu(self.linear(x))
+
+
+def test_what_is_exported_after_training_is_the_scripts_own(site):
+    site.around_forward("a fix", doubled)
+    model, x = Activated(), torch.ones(3, 4)
+    plain = functional.relu(functional.linear(x, model.linear.weight, model.linear.bias))
+    assert torch.equal(model(x), 2 * plain)
+    for exported in (torch.jit.script(model), torch.jit.trace(model, x)):
+        assert torch.equal(exported(x), plain)
+    assert torch.equal(model(x), 2 * plain), "training goes on as before"
 
 
 def test_the_first_given_is_outermost(site):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
+from typing import Any
 
 import torch
 from torch import nn
@@ -66,10 +67,22 @@ def fused_optimizer(site: Site, fix: str, _value: object) -> None:
                 raise NotApplicableError("the script says itself whether the optimizer is fused")
             if group.get("differentiable") or any(not p.is_floating_point() for p in group["params"]):
                 raise NotApplicableError("the fused implementation cannot do what is asked of the optimizer")
+        before = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = True, False
+        for parameter, state in optimizer.state.items():  # of a checkpoint: the kernel counts where the parameter is
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(parameter.device)
+        undo = optimizer.register_state_dict_post_hook(functools.partial(_as_written, before))
+        site.patches.on_undo(undo.remove)
 
     site.on_optimizer(fix, fuse)
+
+
+def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """What is saved says what the script said."""
+    for group, (fused, foreach) in zip(state["param_groups"], before):
+        group["fused"], group["foreach"] = fused, foreach
 
 
 def set_to_none(site: Site, _fix: str, _value: object) -> None:
@@ -127,7 +140,9 @@ def no_grad_validation(site: Site, fix: str, _value: object) -> None:
     def around(
         module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
-        if module.training:
+        given = (*arguments, *settings.values())
+        # A network in evaluation mode may still pass gradients on to what made its input.
+        if module.training or any(isinstance(value, torch.Tensor) and value.requires_grad for value in given):
             return forward(*arguments, **settings)
         with torch.no_grad():
             return forward(*arguments, **settings)

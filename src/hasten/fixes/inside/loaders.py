@@ -6,19 +6,27 @@ In: a site and a value. Out: every DataLoader made from now on has it. Refuses s
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from types import NoneType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+from torch.utils.weak import WeakIdKeyDictionary
 
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.measurement.inside.roots import tensors_in
 
 Given = dict[str, object]
+Made = Callable[[Any], object] | None
 Function = Callable[..., object]
 
 
@@ -51,11 +59,40 @@ def prefetch_factor(site: Site, _fix: str, value: object) -> None:
 def persistent_workers(site: Site, _fix: str, _value: object) -> None:
     """Workers stay from one epoch to the next."""
 
-    def change(given: Given) -> None:
-        if given.get("num_workers"):
-            given["persistent_workers"] = True
+    kept: WeakSet[DataLoader[object]] = WeakSet()
+    seen: WeakKeyDictionary[DataLoader[object], object] = WeakKeyDictionary()
+
+    def change(given: Given) -> Made:
+        if not given.get("num_workers") or given.get("persistent_workers"):
+            return None
+        given["persistent_workers"] = True
+        return kept.add
+
+    def iterating(original: Function) -> Function:
+        @functools.wraps(original)
+        def __iter__(self: DataLoader[object]) -> object:
+            if self in kept:
+                # Workers that stay have the dataset as it was: one that the script has changed since needs others.
+                now = _attributes(self.dataset)
+                if seen.get(self, now) != now:
+                    self._iterator = None  # pyright: ignore[reportPrivateUsage]
+                seen[self] = now
+            return original(self)
+
+        return __iter__
 
     change_loaders(site, change)
+    site.patches.wrap(DataLoader, "__iter__", iterating)
+
+
+def _attributes(dataset: object) -> dict[str, object]:
+    """What a script may have set on a dataset, and on its transforms, between two epochs: plain values, and which objects."""
+    found: dict[str, object] = {}
+    parts = {"": dataset, **{n: v for n, v in getattr(dataset, "__dict__", {}).items() if n.endswith("transform")}}
+    for owner, part in parts.items():
+        for name, value in getattr(part, "__dict__", {}).items():
+            found[f"{owner}.{name}"] = value if isinstance(value, (bool, int, float, str, NoneType)) else id(value)
+    return found
 
 
 def pin_memory(site: Site, _fix: str, _value: object) -> None:
@@ -66,14 +103,26 @@ def pin_memory(site: Site, _fix: str, _value: object) -> None:
 
 
 def non_blocking(site: Site, _fix: str, _value: object) -> None:
-    """Copies from pinned memory to the GPU do not make the host wait."""
+    """Copies of a loader's pinned batches to the GPU do not make the host wait; the script's own buffers do."""
     if not torch.cuda.is_available():
         raise NotApplicableError("there is no CUDA device to copy to")
+
+    handed_out: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+
+    def marking(original: Function) -> Function:
+        @functools.wraps(original)
+        def __next__(self: object) -> object:
+            batch = original(self)
+            handed_out.update((tensor, True) for tensor in tensors_in(batch, most=64))
+            return batch
+
+        return __next__
 
     def without_waiting(original: Function) -> Function:
         @functools.wraps(original)
         def copy(self: torch.Tensor, *arguments: object, **settings: object) -> object:
-            if "non_blocking" not in settings and self.device.type == "cpu" and self.is_pinned():
+            # A buffer of the script's own may be filled again while a copy is under way.
+            if "non_blocking" not in settings and self in handed_out and self.is_pinned():
                 device = settings.get("device", arguments[0] if arguments else None)
                 if len(arguments) <= 1 and isinstance(device, (str, int, torch.device)):
                     settings["non_blocking"] = True
@@ -81,12 +130,17 @@ def non_blocking(site: Site, _fix: str, _value: object) -> None:
 
         return copy
 
+    site.patches.wrap(_BaseDataLoaderIter, "__next__", marking)
+    with contextlib.suppress(ImportError):
+        from hasten.loading.epoch.feed import Feed
+
+        site.patches.wrap(Feed, "__next__", marking)
     site.patches.wrap(torch.Tensor, "to", without_waiting)
     site.patches.wrap(torch.Tensor, "cuda", without_waiting)
 
 
-def change_loaders(site: Site, change: Callable[[Given], object]) -> None:
-    """Have `change` alter what every DataLoader is made of: its arguments by name."""
+def change_loaders(site: Site, change: Callable[[Given], Made]) -> None:
+    """Have `change` alter what every DataLoader is made of: its arguments by name. What it returns is called with it."""
 
     def make(original: Function) -> Function:
         signature = inspect.signature(original)
@@ -95,8 +149,10 @@ def change_loaders(site: Site, change: Callable[[Given], object]) -> None:
         def __init__(*arguments: object, **settings: object) -> None:
             given = signature.bind(*arguments, **settings).arguments
             loader = given.pop("self")
-            change(given)
+            made = change(given)
             original(loader, **given)
+            if made is not None:
+                made(loader)
 
         return __init__
 

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from hasten.fixes.inside.pieces import Work, cannot_cut
+from hasten.fixes.inside.cutting import cannot_cut, has_hooks, samples_see_each_other
+from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.shortage import make_room, ran_out
 from hasten.fixes.inside.site import Forward, Site
@@ -31,7 +32,7 @@ MOST_PIECES = 1024
 
 def chunked_forward(site: Site, fix: str, value: object) -> None:
     """The roots' training forward in so many pieces, each made once more for its backward."""
-    _survive(site, fix).num_pieces = int(value)  # type: ignore[call-overload]
+    _survive(site, fix).least_pieces = int(value)  # type: ignore[call-overload]
 
 
 def micro_batch(site: Site, fix: str, value: object) -> None:
@@ -56,11 +57,13 @@ class _Survival:
     def __init__(self, site: Site, fix: str) -> None:
         self.site = site
         self.fix = fix
-        self.num_pieces = 1
+        self.least_pieces = 1
         self.most_samples: int | None = None
+        self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._uncut: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # why not, once it was tried
         self._blocks: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()  # of models made by them
         self._statistics: WeakKeyDictionary[nn.Module, Statistics] = WeakKeyDictionary()
-        self._whole: list[Work] = []  # forwards since the last step that were made in one piece
+        self._whole: list[Work] = []  # forwards since the last step that were made in one piece, two of them at most
         self._waiting: list[Work] | None = None  # forwards in pieces that the running backward has reached
         self._clean = True  # gradients are None or zero: nothing was accumulated since the last zero_grad
         site.around_forward(fix, self._forward)
@@ -73,31 +76,63 @@ class _Survival:
     def _forward(
         self, module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
-        if not (module.training and torch.is_grad_enabled()):
+        if not (module.training and torch.is_grad_enabled()) or _is_beyond_us():
             return forward(*arguments, **settings)
         work = Work(module, forward, arguments, settings)
-        reason = cannot_cut(work)
-        if reason is None and self._wanted(work) > 1:
-            return self._in_pieces(work, self._wanted(work))
+        pieces = self._wanted(work)
+        if pieces > 1 and self._why_uncut(work) is None:
+            return self._in_pieces(work, pieces)
         if module in self._blocks:
             return work.in_blocks(self._blocks[module])
         statistics = self._kept(module)
         try:
             output = work.in_one()
-            self._whole = [w for w in self._whole if w.alive()] + [work]
+            self._whole = [*[w for w in self._whole if w.alive()][-1:], work]
             return output
         except Exception as error:
             if not ran_out(error):
                 raise
             failed = error.with_traceback(None)  # its frames hold the activations
-        if reason is None:
-            return self._in_pieces(work, 2)
-        if not self._finds_blocks(module):
-            warn(f"out of memory, and the batch cannot be cut: {reason}")
-            raise failed
         statistics.restore()
         make_room()
-        return work.in_blocks(self._blocks[module])
+        reason = self._why_uncut(work)
+        if reason is None:
+            return self._in_pieces(work, 2)
+        if self._finds_blocks(module):
+            return work.in_blocks(self._blocks[module])
+        warn(f"out of memory, and the batch cannot be cut: {reason}")
+        raise failed
+
+    def _wanted(self, work: Work) -> int:
+        pieces = max(self.least_pieces, self._pieces.get(work.module, 1))
+        if self.most_samples is not None and work.num_samples:
+            return max(pieces, -(-work.num_samples // self.most_samples))
+        return pieces
+
+    def _why_uncut(self, work: Work) -> str | None:
+        reason = cannot_cut(work)
+        if reason is None and work.module not in self._uncut:
+            self._uncut[work.module] = samples_see_each_other(work)
+        return reason or self._uncut.get(work.module)
+
+    def _in_pieces(self, work: Work, pieces: int) -> object:
+        more = functools.partial(self._more, work.module)
+        while True:
+            make_room()
+            try:
+                output = work.in_pieces(pieces, on_more=more, defer=self._deferred)
+            except Exception as error:
+                if not ran_out(error) or pieces >= min(MOST_PIECES, work.num_samples):
+                    raise
+                pieces = min(2 * pieces, work.num_samples)
+            else:
+                more(pieces)
+                return output
+
+    def _more(self, module: nn.Module, pieces: int) -> None:
+        if self._pieces.get(module, self.least_pieces) < pieces and self.most_samples is None:
+            self._pieces[module] = pieces
+            warn(f"out of memory: from now on each batch goes through the model in {pieces} pieces; no step is lost")
 
     def _kept(self, module: nn.Module) -> Statistics:
         if module not in self._statistics:
@@ -108,34 +143,11 @@ class _Survival:
 
     def _finds_blocks(self, module: nn.Module) -> bool:
         """Whether the model has blocks to be made again; from now on they are."""
-        blocks = blocks_of(module)
+        blocks = blocks_of(module) if has_hooks(module) is None else []
         if blocks:
             self._blocks[module] = blocks
             warn(f"out of memory: from now on {len(blocks)} blocks of the model are made again; no step is lost")
         return bool(blocks)
-
-    def _wanted(self, work: Work) -> int:
-        if self.most_samples is not None and work.num_samples:
-            return max(self.num_pieces, -(-work.num_samples // self.most_samples))
-        return self.num_pieces
-
-    def _in_pieces(self, work: Work, pieces: int) -> object:
-        while True:
-            make_room()
-            try:
-                output = work.in_pieces(pieces, on_more=self._more, defer=self._deferred)
-            except Exception as error:
-                if not ran_out(error) or pieces >= min(MOST_PIECES, work.num_samples):
-                    raise
-                pieces = min(2 * pieces, work.num_samples)
-            else:
-                self._more(pieces)
-                return output
-
-    def _more(self, pieces: int) -> None:
-        if self.num_pieces < pieces and self.most_samples is None:
-            self.num_pieces = pieces
-            warn(f"out of memory: from now on each batch goes through the model in {pieces} pieces; no step is lost")
 
     # ------------------------------------------------------------------------------------------ backward
 
@@ -143,23 +155,24 @@ class _Survival:
         @functools.wraps(original)
         def backward(*arguments: object, **settings: object) -> object:
             whole, self._whole = self._whole, []
-            if len(whole) != 1:
+            clean, self._clean = self._clean, False
+            if len(whole) != 1 or _is_beyond_us():
                 return self._with_pieces(original, arguments, settings)
             work = whole[0]
-            aside = [] if self._clean else work.put_aside()
+            clean = clean or work.has_no_gradients()
             try:
-                result = original(*arguments, **settings)
+                return original(*arguments, **settings)
             except Exception as error:
-                if not ran_out(error) or work.gradients is None or not self._has_a_way(work):
+                # Half a backward cannot be taken off gradients that were there before.
+                if (
+                    not ran_out(error)
+                    or not clean
+                    or _is_special(*arguments, **settings)
+                    or not self._has_a_way(work)
+                ):
                     raise
-            else:
-                self._clean = False
-                Work.add_back(aside)
-                return result
             work.forget_graph(arguments[0] if arguments else settings.get("tensors"))
             self._again(work)
-            Work.add_back(aside)
-            self._clean = False
             return None
 
         return backward
@@ -175,7 +188,7 @@ class _Survival:
         finally:
             self._waiting = None
         for work in waiting:
-            work.backward_in_pieces(work.pieces, on_more=self._more)
+            work.backward_in_pieces(work.pieces, on_more=functools.partial(self._more, work.module))
         return result
 
     def _deferred(self, work: Work) -> bool:
@@ -184,18 +197,20 @@ class _Survival:
         self._waiting.append(work)
         return True
 
+    def _has_a_way(self, work: Work) -> bool:
+        if not work.may_be_undone() or has_hooks(work.module) is not None:
+            return False
+        return cannot_cut(work) is None or self._finds_blocks(work.module)
+
     def _again(self, work: Work) -> None:
         """The model's own backward once more, from the gradients that reached its output."""
         work.forget_partial()
         make_room()
-        if work.module in self._blocks:
-            work.backward_in_blocks(self._blocks[work.module])
+        if self._why_uncut(work) is None:
+            work.backward_in_pieces(2, on_more=functools.partial(self._more, work.module))
+            self._more(work.module, 2)
             return
-        work.backward_in_pieces(2, on_more=self._more)
-        self._more(2)
-
-    def _has_a_way(self, work: Work) -> bool:
-        return cannot_cut(work) is None or self._finds_blocks(work.module)
+        work.backward_in_blocks(self._blocks[work.module])
 
     def _zeroing(self, original: Function) -> Function:
         @functools.wraps(original)
@@ -207,3 +222,23 @@ class _Survival:
 
 
 _known: list[_Survival] = []
+
+
+def _is_special(
+    _tensors: object = None,
+    _gradients: object = None,
+    retain_graph: object = None,
+    create_graph: object = False,
+    *_others: object,
+    inputs: object = None,
+    **_settings: object,
+) -> bool:
+    """Whether a backward is asked for more than gradients in all leaves."""
+    return bool(retain_graph) or bool(create_graph) or inputs is not None
+
+
+def _is_beyond_us() -> bool:
+    """Where gradients are exchanged with other processes, or launches are recorded: nothing may be done twice."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size() > 1
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -16,9 +16,10 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
+from hasten.fixes.inside.chance import chance, set_chance
 from hasten.fixes.inside.recompute import recomputing, statistics_kept
 from hasten.fixes.inside.shortage import make_room, ran_out
 
@@ -41,10 +42,10 @@ class Work:
         self.gradients: list[torch.Tensor | None] | None = None  # of the outputs, once backward has reached them
         self._forward = forward
         self._leaves, self._shape = _pytree.tree_flatten((arguments, settings))
-        first = next((leaf for leaf in self._leaves if _has_rows(leaf)), None)
+        first = next((leaf for leaf in self._leaves if has_rows(leaf)), None)
         if first is not None:
             self.num_samples = len(first)
-        self._random = _random_states()
+        self._random = chance(whole=False)
         self._autocast = _autocast_of(module)
         self._outputs = 0
         self._held: list[ref[torch.Tensor]] = []
@@ -54,6 +55,18 @@ class Work:
     @functools.cached_property
     def _parameters(self) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
+
+    def part(self, start: int, end: int) -> object:
+        """The output of some of the samples."""
+        return self._call(self._cut(start, end))
+
+    def may_be_undone(self) -> bool:
+        """Whether a backward that has failed half-way can be made again: all that reached the one output is known."""
+        return self._outputs == 1 and self.gradients is not None and self.gradients[0] is not None
+
+    def has_no_gradients(self) -> bool:
+        """Whether nothing is accumulated in the model's parameters."""
+        return all(p.grad is None for p in self._parameters)
 
     def alive(self) -> bool:
         """Whether a backward may still come."""
@@ -68,17 +81,18 @@ class Work:
         self._outputs = len(tensors)
         self._held = [ref(tensor) for tensor in tensors]
         for number, tensor in enumerate(tensors):
-            tensor.register_hook(functools.partial(self._note, number))
+            if not tensor.is_leaf:  # a parameter that is handed out would keep the hook for ever
+                tensor.register_hook(functools.partial(self._note, number))
         return output
 
     def _note(self, number: int, gradient: torch.Tensor) -> None:
         known = self.gradients or [None for _ in range(self._outputs)]
-        known[number] = gradient
+        known[number] = gradient.detach()
         self.gradients = known
 
     def in_blocks(self, blocks: list[nn.Module]) -> object:
         """The output; of its graph no more is held than what goes into the blocks."""
-        _set_random(self._random)
+        set_chance(self._random)
         with recomputing(blocks):
             return self._call(self._leaves)
 
@@ -93,7 +107,8 @@ class Work:
         self._on_more = on_more
         found: list[list[Any]] = []
         shape: Any = None
-        _set_random(self._random)
+        set_chance(self._random)
+        self._random = chance()
         with torch.no_grad():
             for start, end in self._bounds(pieces):
                 leaves, shape = _pytree.tree_flatten(self._call(self._cut(start, end)))
@@ -126,25 +141,25 @@ class Work:
         """Gradients of the inputs that need one, then of the parameters, from those of the outputs."""
         num_inputs = sum(_needs_grad(leaf) for leaf in self._leaves)
         totals: list[torch.Tensor | None] = [None] * (num_inputs + len(self._parameters))
-        after = _random_states()
-        _set_random(self._random)
+        after = chance()
+        set_chance(self._random)
         waiting = list(self._bounds(pieces))
         while waiting:
             start, end = waiting.pop(0)
-            before = _random_states()
+            before = chance()
             try:
                 self._piece(start, end, outputs, totals, num_inputs)
                 continue
             except Exception as error:
-                if not ran_out(error) or end - start < 2 or cannot_cut(self) is not None:
+                if not ran_out(error) or end - start < 2 or pieces == 1:
                     raise
             # Outside the except clause: the exception's frames hold what the piece has allocated.
             make_room()
             middle = (start + end) // 2
             waiting[:0] = [(start, middle), (middle, end)]
-            _set_random(before)
+            set_chance(before)
             on_more(-(-self.num_samples // (middle - start)))
-        _set_random(after)
+        set_chance(after)
         return totals
 
     def _piece(
@@ -201,19 +216,6 @@ class Work:
         with recomputing(blocks), statistics_kept(self.module):
             self.backward_in_pieces(1, on_more=lambda _: None)
 
-    def put_aside(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """Take what was accumulated before off the parameters, so that half a backward can be undone."""
-        aside = [(p, p.grad) for p in self._parameters if p.grad is not None]
-        for parameter, _ in aside:
-            parameter.grad = None
-        return aside
-
-    @staticmethod
-    def add_back(aside: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> None:
-        """Add it again."""
-        for parameter, before in aside:
-            parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
-
     def forget_graph(self, loss: object) -> None:
         """Let go of what half a backward still holds: the script has the loss and the output in its variables."""
         for tensor in (loss, *(held() for held in self._held)):
@@ -239,7 +241,7 @@ class Work:
 
     def _cut(self, start: int, end: int) -> list[Any]:
         return [
-            leaf[start:end] if _has_rows(leaf) and len(leaf) == self.num_samples else leaf for leaf in self._leaves
+            leaf[start:end] if has_rows(leaf) and len(leaf) == self.num_samples else leaf for leaf in self._leaves
         ]
 
 
@@ -252,18 +254,9 @@ class _Pieces(torch.autograd.Function):
         return tuple(tensor.clone() if tensor._base is not None else tensor for tensor in merged)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, None, *ctx.work.reached(gradients)
-
-
-def cannot_cut(work: Work) -> str | None:
-    """Why a forward cannot be made in pieces; None where it can."""
-    if work.num_samples < 2:
-        return "it has fewer than two samples"
-    for name, module in work.module.named_modules():
-        if isinstance(module, _BatchNorm) and module.training:
-            return f"{name or type(module).__name__} computes statistics over the whole batch"
-    return None
 
 
 def _check_rows(leaves: Sequence[Any], number: int) -> None:
@@ -278,23 +271,13 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _has_rows(value: object) -> bool:
+def has_rows(value: object) -> bool:
+    """Whether a value is a tensor that may have a row for each sample."""
     return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def _needs_grad(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def _random_states() -> tuple[torch.Tensor, torch.Tensor | None]:
-    on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), on_device
-
-
-def _set_random(states: tuple[torch.Tensor, torch.Tensor | None]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state(states[1])
 
 
 def _autocast_of(module: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:

@@ -116,7 +116,7 @@ class _Models:
         self.changes: list[tuple[str, Callable[[Forward], Forward]]] = []
         self.compiling = False  # by a fix
         self._site = site
-        self._roots: dict[int, tuple[Callable[[], nn.Module | None], Forward]] = {}
+        self._roots: dict[int, _Root] = {}
         self._originals: dict[type[nn.Module], Forward] = {}
         self._depth = 0
         self._discovering: Patches | None = None
@@ -130,6 +130,7 @@ class _Models:
         patches.wrap(nn.Module, "__call__", self._meeting)
         patches.wrap(torch, "compile", self._giving_up)
         patches.wrap(nn.Module, "compile", self._giving_up)
+        self._site.patches.wrap(torch.jit, "script", self._as_written)
         # It stays on: a hook that takes itself off stops those behind it.
         self._site.patches.on_undo(register_optimizer_step_post_hook(self._settled).remove)
 
@@ -166,7 +167,7 @@ class _Models:
         return __call__
 
     def _found(self, module: nn.Module) -> None:
-        self._roots[id(module)] = ref(module), _no_forward
+        self._roots[id(module)] = ref(module), None, _no_forward
         for fix, action in self.actions:
             self._site.attempt(fix, lambda action=action: action(module))
         if not self.arounds and not self.changes:
@@ -187,9 +188,9 @@ class _Models:
         original = self._originals.get(kind)
         if original is None:
             original = self._originals[kind] = kind.forward
-            self._site.patches.set(kind, "forward", self._dispatching(original))
+            self._site.patches.set(kind, "forward", self._dispatching(kind, original))
         call = self._wrapped(module, functools.partial(_method, ref(module), original))
-        self._roots[id(module)] = ref(module), call
+        self._roots[id(module)] = ref(module), kind, call
 
     def _wrapped(self, module: nn.Module, forward: Forward) -> Forward:
         call = forward
@@ -218,26 +219,49 @@ class _Models:
             return call(*arguments, **settings)
         return around(target, call, arguments, settings)
 
-    def _dispatching(self, original: Forward) -> Forward:
+    def _dispatching(self, kind: type[nn.Module], original: Forward) -> Forward:
         roots = self._roots
 
         @functools.wraps(original)
         def forward(self: nn.Module, *arguments: object, **settings: object) -> object:
-            reference, call = roots.get(id(self), _NOBODY)
-            if (
-                reference() is not self
-            ):  # a class has other objects, and the number of one that is gone is given again
+            reference, of, call = roots.get(id(self), _NOBODY)
+            # A class has other objects, and the number of one that is gone is given again; a root's own class may
+            # call the forward of a class that has roots of its own; and what is exported is the script's.
+            if reference() is not self or of is not kind or _is_exported():
                 return original(self, *arguments, **settings)
             return call(*arguments, **settings)
 
         return forward
+
+    def _as_written(self, original: Callable[..., object]) -> Callable[..., object]:
+        """TorchScript reads a forward's source, and must not find ours."""
+
+        @functools.wraps(original)
+        def script(*arguments: object, **settings: object) -> object:
+            ours = {kind: kind.forward for kind in self._originals}
+            try:
+                for kind, forward in self._originals.items():
+                    kind.forward = forward
+                return original(*arguments, **settings)
+            finally:
+                for kind, forward in ours.items():
+                    kind.forward = forward
+
+        return script
 
 
 def _no_forward(*_arguments: object, **_settings: object) -> object:
     raise AssertionError("a root without a forward of ours is not dispatched")
 
 
-_NOBODY: tuple[Callable[[], nn.Module | None], Forward] = (lambda: None), _no_forward
+_Root = tuple[
+    Callable[[], nn.Module | None], type[nn.Module] | None, Forward
+]  # whose, dispatched by which class, how
+_NOBODY: _Root = (lambda: None), None, _no_forward
+
+
+def _is_exported() -> bool:
+    return torch.jit.is_tracing() or torch.compiler.is_compiling()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _method(module: ref[nn.Module], function: Forward, *arguments: object, **settings: object) -> object:
