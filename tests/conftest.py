@@ -8,7 +8,7 @@ import pytest
 
 from hasten.measurement.inside.patches import _Finder
 
-sys.path.append(str(Path(__file__).parent))  # for command.py
+sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
 
 
 def pytest_collection_modifyitems(items):

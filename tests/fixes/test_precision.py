@@ -142,9 +142,65 @@ def test_a_step_with_an_infinite_gradient_changes_nothing_and_lowers_the_scale()
     scale = LossScale()
     weight = nn.Parameter(torch.tensor([3.0]))
     optimizer = torch.optim.SGD([weight], lr=1.0)
+    scale.scaled(torch.zeros(()))
     weight.grad = torch.tensor([float("inf")])
     scale.before_step(optimizer, (), {})
     optimizer.step()
     scale.after_step(optimizer, (), {})
     assert weight.item() == 3.0
     assert scale.scale == 32768.0 and scale.num_skipped == 1
+
+
+@pytest.fixture
+def scaled(site):
+    """A site on which losses are scaled, as by fp16 on a GPU."""
+    from hasten.fixes.inside.loss_scale import scale_losses
+
+    site.states["fp16"] = "on"
+    scale_losses(site, "fp16")
+    return site
+
+
+def two(lr=1.0):
+    weights = [nn.Parameter(torch.tensor([value])) for value in (3.0, 5.0)]
+    return weights, [torch.optim.SGD([weight], lr=lr) for weight in weights]
+
+
+def test_of_two_optimizers_each_gradient_is_divided_once(scaled):
+    weights, optimizers = two()
+    (2 * weights[0] + 4 * weights[1]).sum().backward()
+    torch.nn.utils.clip_grad_value_(weights, 100.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    assert [w.item() for w in weights] == pytest.approx([1.0, 1.0])
+
+
+def test_a_gradient_that_was_divided_waits_for_its_step_through_anothers_backward(scaled):
+    weights, optimizers = two()
+    (2 * weights[0]).sum().backward()
+    torch.nn.utils.clip_grad_value_(weights[:1], 100.0)
+    (4 * weights[1]).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert [w.item() for w in weights] == pytest.approx([1.0, 1.0])
+
+
+def test_a_gradient_asked_for_by_name_is_as_it_is(scaled):
+    (weight, _), (optimizer, _) = two()
+    (weight.grad,) = torch.autograd.grad((2 * weight).sum(), [weight])
+    optimizer.step()
+    assert weight.item() == pytest.approx(1.0)
+
+
+def test_a_step_with_a_closure_takes_the_scale_off(scaled):
+    (weight, _), (optimizer, _) = two()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (2 * weight).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert weight.item() == pytest.approx(1.0)
+    assert "calls the script's backward itself" in scaled.states["fp16"]

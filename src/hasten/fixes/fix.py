@@ -22,6 +22,8 @@ Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
 Kind = Literal["switch", "number", "size", "word"]
 WORTH = 0.02  # share of the step that a fix must promise to be tried
+SUSPICIOUS = 0.04  # the same, where it was only suspected
+SUSPECTED = "it seemed faster, and whether it is was not clear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +52,21 @@ class Situation:
         """A further run of this name that gave a ratio."""
         return next((i for i in self.case.run.interventions if i.name == name and i.ratio is not None), None)
 
+    def suspected(self, name: str) -> float:
+        """Seconds a step that a further run seemed to save and was not sure of: half of them, for chance had its part.
+
+        A finding asks for certainty, a trial does not: it is there to give it.
+        """
+        tried = self.intervention(name)
+        if tried is None or tried.ratio is None or tried.ratio.high < 1.0:
+            return 0.0
+        saved = 0.5 * (1 - tried.ratio.value) * self.case.regular
+        return saved if saved >= SUSPICIOUS * self.case.step else 0.0
+
     @property
     def headroom(self) -> float:
         """Seconds a step that input fixes can save at most, epoch starts included."""
-        return (self.case.headroom or 0.0) + self.case.phase("epoch_start")
+        return max(self.case.headroom or 0.0, self.suspected("replay")) + self.case.phase("epoch_start")
 
     @property
     def least(self) -> float:
@@ -148,8 +161,9 @@ def from_finding(*kinds: str, value: Value = True, otherwise: str) -> Propose:
 
     def propose(situation: Situation) -> list[Proposal] | str:
         finding = situation.finding(*kinds)
-        if finding is None:
-            return otherwise
-        return [Proposal(value=value, saves=finding.recoverable, because=finding.title)]
+        if finding is not None:
+            return [Proposal(value=value, saves=finding.recoverable, because=finding.title)]
+        suspected = max(map(situation.suspected, kinds))
+        return [Proposal(value=value, saves=suspected, because=SUSPECTED)] if suspected > 0.0 else otherwise
 
     return propose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hasten.fixes.fix import Fix, Proposal, Situation
+from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
 
 INSIDE = "hasten.fixes.inside.precision"
 
@@ -25,10 +25,8 @@ def _bf16(situation: Situation) -> list[Proposal] | str:
     machine = situation.case.run.machine
     if situation.case.on_cpu and not {"amx_bf16", "avx512_bf16"} & set(machine.cpu_features):
         return "this CPU has no bfloat16 units"
-    finding = situation.finding("full_precision")
-    if finding is None:
-        return "bfloat16 was not faster here, or computing is not what takes the time"
-    return [Proposal(value=True, saves=finding.recoverable, because=finding.title)]
+    otherwise = "bfloat16 was not faster here, or computing is not what takes the time"
+    return from_finding("full_precision", otherwise=otherwise)(situation)
 
 
 def _fp16(situation: Situation) -> list[Proposal] | str:

@@ -21,6 +21,7 @@ import msgspec
 
 import hasten
 from hasten.errors import HastenError, RecordError, ResumeError
+from hasten.fixes import input
 from hasten.fixes.catalog import installers_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.interventions import START
@@ -40,6 +41,7 @@ from hasten.tuning.trial import try_fix
 
 RESULTS = Path(".hasten")
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
+INPUT = {fix.name for fix in input.FIXES}
 PROOF_SHARE = 0.35  # of the budget is kept for the proof
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
@@ -227,7 +229,9 @@ class _Tuning:
             return None
         self._keep(runs=(*self.tuning.runs, run.id))
         # What was tried on the script as it is still holds for what has not been mended since.
-        run = msgspec.structs.replace(run, interventions=first.case.run.interventions)
+        mended = {"replay"} if INPUT & {*settings} else set[str]()
+        held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
+        run = msgspec.structs.replace(run, interventions=held)
         return situation_of(run, settings)
 
     def _prove(self, first: Situation) -> None:

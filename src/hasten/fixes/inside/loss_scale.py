@@ -1,7 +1,7 @@
 """Loss scaling for float16: gradients too small for it are multiplied on their way back, and divided before they count.
 
 In: a site. Out: the script's own `backward`, clipping and `step` work on gradients of the right size. Refuses what it
-cannot follow: several losses at once, gradients that are asked for by `torch.autograd.grad`.
+cannot follow: several losses at once, and steps with a closure. Gradients from `torch.autograd.grad` are not scaled.
 
 Micikevicius and others, Mixed Precision Training (ICLR 2018), with the numbers of torch's GradScaler.
 """
@@ -29,17 +29,37 @@ class LossScale:
         self.scale = FIRST_SCALE
         self.num_skipped = 0
         self._steps_since = 0
-        self._unscaled: set[int] = set()  # parameters whose gradients have been divided since the last step
+        self._carried = FIRST_SCALE  # by what the last backward has made
+        self._backwards = 0  # that were scaled
+        self._left: dict[int, tuple[int, int, int]] = {}  # of parameters: backwards then, gradient, its version
         self._found_infinite = False
 
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The gradient of a loss to begin its backward with."""
+        self._backwards += 1
+        self._carried = self.scale
+        return torch.full_like(loss, self.scale)
+
     def unscale(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Divide their gradients, once between two steps; note whether any is not finite."""
+        """Divide what carries the factor, once; note whether any of it is not finite.
+
+        A gradient carries it where a scaled backward came since it was last divided, and has changed it.
+        """
         for parameter in parameters:
             gradient = parameter.grad
-            if gradient is not None and id(parameter) not in self._unscaled:
-                self._unscaled.add(id(parameter))
-                gradient.mul_(1.0 / self.scale)
+            if gradient is None:
+                continue
+            backwards, which, version = self._left.get(id(parameter), (0, 0, 0))
+            if self._backwards > backwards and (which, version) != (id(gradient), gradient._version):
+                gradient.mul_(1.0 / self._carried)
                 self._found_infinite = self._found_infinite or not bool(torch.isfinite(gradient).all())
+            self.leave([parameter])
+
+    def leave(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Their gradients are as they should be now, whoever has changed them."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                self._left[id(parameter)] = self._backwards, id(parameter.grad), parameter.grad._version
 
     def before_step(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         """Gradients of their right size; none at all where one is not finite, and the step changes nothing."""
@@ -59,7 +79,6 @@ class LossScale:
             self._steps_since += 1
             if self._steps_since % GROWS_AFTER == 0:
                 self.scale *= GROWTH
-        self._unscaled.clear()
         self._found_infinite = False
 
 
@@ -75,7 +94,7 @@ def scale_losses(site: Site, fix: str) -> None:
             if not isinstance(tensors, torch.Tensor) or grad_tensors is not None or tensors.numel() != 1:
                 site.refuse(fix, "backward is called on something else than one scalar loss")
                 return original(tensors, grad_tensors, *arguments, **settings)
-            return original(tensors, torch.full_like(tensors, scale.scale), *arguments, **settings)
+            return original(tensors, scale.scaled(tensors), *arguments, **settings)
 
         return scaled
 
@@ -83,14 +102,22 @@ def scale_losses(site: Site, fix: str) -> None:
         @functools.wraps(original)
         def clip(parameters: torch.Tensor | Iterable[torch.Tensor], *arguments: object, **settings: object) -> object:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            if site.states.get(fix) == "on":
-                scale.unscale(parameters)
-            return original(parameters, *arguments, **settings)
+            scale.unscale(parameters)
+            clipped = original(parameters, *arguments, **settings)
+            scale.leave(parameters)
+            return clipped
 
         return clip
+
+    def before_step(optimizer: Optimizer, arguments: tuple[object, ...], settings: dict[str, object]) -> None:
+        if any(callable(value) for value in (*arguments[1:], *settings.values())):
+            site.refuse(
+                fix, "the optimizer calls the script's backward itself, and gradients cannot be divided before"
+            )
+        scale.before_step(optimizer, arguments, settings)
 
     site.patches.wrap(torch.autograd, "backward", backward)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         site.patches.wrap(torch.nn.utils, name, clipping)
-    site.patches.on_undo(register_optimizer_step_pre_hook(scale.before_step).remove)
+    site.patches.on_undo(register_optimizer_step_pre_hook(before_step).remove)
     site.patches.on_undo(register_optimizer_step_post_hook(scale.after_step).remove)

@@ -22,7 +22,7 @@ from hasten.measurement.inside.programs import (
 )
 from hasten.measurement.inside.session import Session
 
-ROUNDS = ((1.0, 1), (0.3, 2))  # steps slower than so many seconds get so many rounds of each switch
+SLOW_STEP = 0.3  # seconds
 
 
 def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -> Program:
@@ -93,7 +93,7 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
         player.off()
         # A switch may break a script: what cannot has been done by now.
         # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
-        rounds = next((n for slow, n in ROUNDS if session.course.warm_step() > slow), 3)
+        rounds = 2 if session.course.warm_step() > SLOW_STEP else 3
         yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
         if spec.get("drain"):
             session.extra["drain"] = replay.drain(session, seconds=seconds)

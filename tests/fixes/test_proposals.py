@@ -1,0 +1,88 @@
+"""What fixes promise of a diagnosed run, and why they promise nothing."""
+
+import pytest
+from runs import COMPUTING, STEP, loader, machine, run, steps, tried
+
+from hasten.fixes.fix import situation_of
+from hasten.records import Interval, Intervention, ModelFacts, Stage
+from hasten.tuning.search import candidates
+
+NET = ModelFacts(
+    name="Net", num_modules=40, num_parameters=10**7, devices=("cpu",), dtypes=("float32",), num_convolutions=20
+)
+WORK = (
+    Stage(name="decode", detail="Pillow JPEG", seconds=6.0, cpu_seconds=6.0, num_calls=3200),
+    Stage(name="collate", seconds=0.2, cpu_seconds=0.2, num_calls=100),
+)
+WAITING = steps(phases={**COMPUTING, "data_wait": 0.06})
+BF16 = machine(cpu_features=("avx512_bf16",))
+
+
+def unsure(name, ratio):
+    return Intervention(name=name, ratio=Interval(value=ratio, low=ratio - 0.3, high=ratio + 0.3), num_steps=4)
+
+
+def promised(settings=None, **changes):
+    found, _ = candidates(situation_of(run(**changes), settings or {}))
+    return {candidate.fix.name: candidate.proposal for candidate in found}
+
+
+def reasons(settings=None, **changes):
+    return {s.fix: s.reason for s in candidates(situation_of(run(**changes), settings or {}))[1]}
+
+
+def test_of_a_healthy_run_nothing_is_promised():
+    assert (
+        promised(facts={"models": (NET,)}, interventions=[tried("replay", 0.99), tried("channels_first", 1.0)]) == {}
+    )
+
+
+def test_what_a_finding_is_sure_of_is_promised_in_full():
+    found = promised(facts={"models": (NET,)}, interventions=[tried("channels_first", 0.7)])
+    assert found["channels_last"].saves == pytest.approx(0.3 * STEP, rel=0.05)
+
+
+def test_what_only_seemed_faster_is_promised_by_half_and_tried():
+    found = promised(facts={"models": (NET,)}, interventions=[unsure("channels_first", 0.8)])
+    assert found["channels_last"].saves == pytest.approx(0.1 * STEP, rel=0.05)
+    assert promised(facts={"models": (NET,)}, interventions=[unsure("channels_first", 0.95)]) == {}
+
+
+def test_reduced_precision_is_promised_only_where_the_cpu_has_units_for_it():
+    given = {"facts": {"models": (NET,)}, "interventions": [tried("full_precision", 0.6)]}
+    assert promised(on=BF16, **given)["bf16"].saves == pytest.approx(0.4 * STEP, rel=0.05)
+    assert reasons(**given)["bf16"] == "this CPU has no bfloat16 units"
+
+
+def test_a_script_with_a_precision_of_its_own_is_left_alone():
+    given = {"on": BF16, "interventions": [tried("full_precision", 0.6)]}
+    double = ModelFacts(
+        name="Net", num_modules=40, num_parameters=10**7, devices=("cpu",), dtypes=("float32", "float64")
+    )
+    assert "uses autocast itself" in reasons(facts={"models": (NET,), "autocast": True}, **given)["bf16"]
+    assert "float64" in reasons(facts={"models": (double,)}, **given)["bf16"]
+
+
+def test_where_training_waits_for_batches_workers_and_a_cache_are_promised():
+    slow = loader(num_workers=1, stages=WORK, batch_work_seconds=(0.12, 0.12), num_measured_batches=40)
+    found = promised(loaders=(slow,), steps=WAITING, interventions=[tried("replay", 0.45)])
+    assert {"num_workers", "cache"} <= {*found}
+    assert found["cache"].saves > found["num_workers"].saves
+
+
+def test_a_loader_that_takes_cores_from_training_is_suspected_though_nothing_waits():
+    slow = loader(stages=WORK, batch_work_seconds=(0.12, 0.12), num_measured_batches=40)
+    found = promised(loaders=(slow,), interventions=[unsure("replay", 0.7)])
+    assert found["cache"].saves == pytest.approx(0.9 * 0.15 * STEP * 6.0 / 6.2, rel=0.05)
+
+
+def test_data_in_memory_is_gathered_and_not_kept():
+    slow = loader(in_memory=True, stages=WORK[1:], num_measured_batches=40)
+    given = {"loaders": (slow,), "steps": WAITING, "interventions": [tried("replay", 0.45)]}
+    assert "cache" not in promised(**given)
+    assert "in memory already" in reasons(**given)["cache"]
+
+
+def test_what_is_on_is_not_promised_again():
+    given = {"facts": {"models": (NET,)}, "interventions": [tried("channels_first", 0.7)]}
+    assert promised({"channels_last": True}, **given) == {}
