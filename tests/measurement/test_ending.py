@@ -1,6 +1,7 @@
 """Nothing that a launch started outlives it."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -43,3 +44,19 @@ def test_shared_memory_of_an_ended_worker_goes_and_everybody_elses_stays(started
     end_everything(process, {seen}, mark=NOBODY)
     assert not (tmp_path / f"torch_{process.pid}_17_0").exists()
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_second_interrupt_leaves_nothing_running(monkeypatch, started):
+    process, seen = started
+    wait = psutil.wait_procs
+
+    def interrupted(*arguments, **settings):
+        os.kill(os.getpid(), signal.SIGINT)
+        return wait(*arguments, **settings)
+
+    monkeypatch.setattr(psutil, "wait_procs", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    end_everything(process, {seen}, mark=NOBODY)
+    assert process.poll() is not None
+    assert signal.getsignal(signal.SIGINT) is handler

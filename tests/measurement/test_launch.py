@@ -1,12 +1,14 @@
 """Waiting for a started command."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from hasten.errors import NoStepError
-from hasten.measurement.launch import _wait
+from hasten.measurement.launch import _wait, launch
 
 MEASURING = '["measuring", 3, 0.1, 3, ""]'
 
@@ -34,3 +36,28 @@ def test_a_window_that_never_fills_is_given_up(sleeper, tmp_path):
     (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
     with pytest.raises(NoStepError, match="it may hang"):
         _wait(sleeper, tmp_path, 60.0, 0.2, print)
+
+
+def test_a_script_that_makes_no_further_step_is_given_up(sleeper, tmp_path, monkeypatch):
+    monkeypatch.setattr("hasten.measurement.launch.STALLS", 1)
+    (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
+    with pytest.raises(NoStepError, match="no further step"):
+        _wait(sleeper, tmp_path, 0.2, 60.0, print)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_an_interrupt_while_a_script_is_being_started_ends_it(tmp_path, monkeypatch):
+    started = []
+    real = subprocess.Popen
+
+    def interrupted(*words, **settings):
+        started.append(real(*words, **settings))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        launch([sys.executable, "-c", "import time; time.sleep(60)"], spec={}, folder=tmp_path / "run")
+    assert started[0].poll() is not None, "it is left running"
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+import threading
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,11 @@ def end_everything(
     `seen` are the processes (pid, start time) that were watched; `mark` a variable of the environment, and its value,
     that all of them have inherited.
     """
+    with _uninterrupted():
+        _end(process, seen, mark)
+
+
+def _end(process: subprocess.Popen[bytes], seen: Collection[tuple[int, float]], mark: tuple[str, str]) -> None:
     left = [p for p in (_still(pid, born) for pid, born in seen) if p is not None]
     left += [p for p in _marked(*mark) if p not in left]
     # The oldest first: a shell that outlives the script it started would run its next line.
@@ -40,6 +47,20 @@ def end_everything(
         process.kill()
     process.wait()
     _remove_shared_memory({p.pid: _born(p) for p in left} | dict(seen))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Generator[None]:
+    """A second Ctrl-C, while everything is being ended, would leave some of it running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _born(process: psutil.Process) -> float:

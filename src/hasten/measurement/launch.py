@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from hasten.measurement.system.resources import ResourceSampler
 from hasten.records import ResourceSample
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
 GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
 
 # A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
@@ -119,8 +121,8 @@ def launch(
     """Run `command` until its windows are full or it ends by itself.
 
     `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
-    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds or the window is
-    not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
+    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds, no further one in ten
+    times that, or the window is not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
     """
     make_folder(folder)
     started = time.perf_counter()
@@ -130,15 +132,21 @@ def launch(
     ):
         told = {**spec, "launcher": os.getpid(), "sockets": sockets}
         (folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
-        process = subprocess.Popen(
-            command,
-            env=environment_for(folder, environment or {}),
-            stdout=output,
-            stderr=output if spec.get("quiet") else None,
-        )
-        outcome = Outcome(exit_code=None, started=started)
-        sampler = ResourceSampler(process.pid, clock=lambda: time.perf_counter() - started)
+        held = _Held()  # an interrupt between a start and what ends it would leave the script running
         try:
+            process = subprocess.Popen(
+                command,
+                env=environment_for(folder, environment or {}),
+                stdout=output,
+                stderr=output if spec.get("quiet") else None,
+            )
+            outcome = Outcome(exit_code=None, started=started)
+            sampler = ResourceSampler(process.pid, clock=lambda: time.perf_counter() - started)
+        except BaseException:
+            held.let_go()
+            raise
+        try:
+            held.let_go()
             with sampler:
                 outcome.exit_code = _wait(process, folder, patience, longest, on_status)
         finally:
@@ -199,12 +207,15 @@ def _wait(
     started = time.monotonic()
     full_at: float | None = None
     stepped = False
+    last, moved_at = None, started
     while True:
         code = process.poll()
         statuses = _statuses(folder)
         trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
         done = [s for s in trained if s[0] == "done"]
         stepped = stepped or bool(trained)
+        if statuses != last:
+            last, moved_at = statuses, time.monotonic()
         if statuses:
             on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
         if code is not None:
@@ -219,6 +230,8 @@ def _wait(
                 return None
         elif not stepped and time.monotonic() - started > patience:
             raise NoStepError(_no_step(statuses, patience))
+        elif stepped and time.monotonic() - moved_at > STALLS * patience:
+            raise NoStepError(f"no further step in {STALLS * patience:.0f} s; it may hang, or raise --wait")
         elif time.monotonic() - started > longest:
             raise NoStepError(f"its steps were not measured within {longest:.0f} s; it may hang")
         time.sleep(0.05)
@@ -258,6 +271,24 @@ def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
                 yield {**json.loads(line), "pid": pid}
+
+
+class _Held:
+    """Interrupts held back, until they are let go."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: list[tuple[int, Any]] = []
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before.append((number, signal.signal(number, lambda number, _frame: self._came.append(number))))
+
+    def let_go(self) -> None:
+        """Raises KeyboardInterrupt where one came."""
+        for number, handler in self._before:
+            signal.signal(number, handler)
+        if self._came:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
