@@ -47,7 +47,7 @@ def test_shared_memory_of_an_ended_worker_goes_and_everybody_elses_stays(started
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_a_second_interrupt_leaves_nothing_running(monkeypatch, started):
+def test_an_interrupt_meanwhile_leaves_nothing_running_and_is_not_lost(monkeypatch, started):
     process, seen = started
     wait = psutil.wait_procs
 
@@ -57,6 +57,7 @@ def test_a_second_interrupt_leaves_nothing_running(monkeypatch, started):
 
     monkeypatch.setattr(psutil, "wait_procs", interrupted)
     handler = signal.getsignal(signal.SIGINT)
-    end_everything(process, {seen}, mark=NOBODY)
+    with pytest.raises(KeyboardInterrupt):
+        end_everything(process, {seen}, mark=NOBODY)
     assert process.poll() is not None
     assert signal.getsignal(signal.SIGINT) is handler

@@ -10,12 +10,31 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 SHARED_MEMORY = Path("/dev/shm")
+
+
+class HeldInterrupts:
+    """Interrupts held back, from now until they are let go."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: list[tuple[int, Any]] = []
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before.append((number, signal.signal(number, lambda number, _frame: self._came.append(number))))
+
+    def let_go(self) -> None:
+        """Raises KeyboardInterrupt where one came."""
+        for number, handler in self._before:
+            signal.signal(number, handler)
+        if self._came:
+            raise KeyboardInterrupt
 
 
 def end_everything(
@@ -24,10 +43,13 @@ def end_everything(
     """End the process, its children, and whatever of them has lost its parent.
 
     `seen` are the processes (pid, start time) that were watched; `mark` a variable of the environment, and its value,
-    that all of them have inherited.
+    that all of them have inherited. An interrupt meanwhile is raised when all is done.
     """
-    with _uninterrupted():
+    held = HeldInterrupts()  # one that comes now would leave some of it running
+    try:
         _end(process, seen, mark)
+    finally:
+        held.let_go()
 
 
 def _end(process: subprocess.Popen[bytes], seen: Collection[tuple[int, float]], mark: tuple[str, str]) -> None:
@@ -47,20 +69,6 @@ def _end(process: subprocess.Popen[bytes], seen: Collection[tuple[int, float]], 
         process.kill()
     process.wait()
     _remove_shared_memory({p.pid: _born(p) for p in left} | dict(seen))
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Generator[None]:
-    """A second Ctrl-C, while everything is being ended, would leave some of it running."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def _born(process: psutil.Process) -> float:

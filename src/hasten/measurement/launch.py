@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from hasten.errors import CommandError, DirectoryError, NoStepError
-from hasten.measurement.ending import end_everything
+from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.records import ResourceSample
 
@@ -132,7 +131,7 @@ def launch(
     ):
         told = {**spec, "launcher": os.getpid(), "sockets": sockets}
         (folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
-        held = _Held()  # an interrupt between a start and what ends it would leave the script running
+        held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
         try:
             process = subprocess.Popen(
                 command,
@@ -271,24 +270,6 @@ def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
                 yield {**json.loads(line), "pid": pid}
-
-
-class _Held:
-    """Interrupts held back, until they are let go."""
-
-    def __init__(self) -> None:
-        self._came: list[int] = []
-        self._before: list[tuple[int, Any]] = []
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before.append((number, signal.signal(number, lambda number, _frame: self._came.append(number))))
-
-    def let_go(self) -> None:
-        """Raises KeyboardInterrupt where one came."""
-        for number, handler in self._before:
-            signal.signal(number, handler)
-        if self._came:
-            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
