@@ -26,7 +26,8 @@ class HeldInterrupts:
         self._came: list[int] = []
         self._before: list[tuple[int, Any]] = []
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+            for number in heard:
                 self._before.append((number, signal.signal(number, lambda number, _frame: self._came.append(number))))
 
     def let_go(self) -> None:
