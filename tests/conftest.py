@@ -1,6 +1,7 @@
 """What holds for every test: no patch of ours outlives it, and what needs a GPU is skipped without one."""
 
 import builtins
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 from hasten.measurement.inside.patches import _Finder
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
+
+
+def pytest_configure():
+    # A shell's background jobs ignore interrupts, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

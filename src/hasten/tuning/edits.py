@@ -19,23 +19,15 @@ from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
 
 RARER = ("logging_each_step", "sync_points", "validation_often", "checkpoint_often")
-REPORTS = {"print", "info", "debug", "warning", "log", "write", "save", "log_metric", "log_metrics", "add_scalar"} | {
-    "add_scalars",
-    "add_histogram",
-    "set_postfix",
-    "set_postfix_str",
-    "set_description",
-}  # calls that tell or save something, and of which a script needs nothing back
-READS = {"item", "tolist", "cpu", "detach", "mean", "sum", "max", "min", "norm", "numpy", "format", "state_dict"} | {
-    "float",
-    "int",
-    "len",
-    "str",
-    "round",
-    "dict",
-    "get_last_lr",
-}  # calls that may stand in what they are told
-TRAINS = {"step", "backward", "zero_grad", "update", "clip_grad_norm_"}  # calls that must not become rarer
+REPORTS = """
+    print info debug warning log write save log_metric log_metrics add_scalar add_scalars add_histogram
+    set_postfix set_postfix_str set_description
+"""  # calls that tell or save something, and of which a script needs nothing back
+READS = """
+    item tolist cpu detach mean sum max min norm numpy format state_dict get_last_lr
+    float int len str round dict
+"""  # calls that may stand in what they are told
+TRAINS = "step backward zero_grad update clip_grad_norm_"  # calls that must not become rarer
 TOLERATED = 0.01  # share of the step that may be left of the cost
 FACTORS = (10, 20, 50, 100, 200, 500)
 
@@ -121,11 +113,11 @@ def _only_reports(statement: ast.AST) -> bool:
         return False
     outer = statement.value
     calls = [node for node in ast.walk(outer) if isinstance(node, ast.Call) and node is not outer]
-    return _called(outer) in REPORTS and all(_called(call) in READS for call in calls)
+    return _called(outer) in REPORTS.split() and all(_called(call) in READS.split() for call in calls)
 
 
 def _trains(statement: ast.stmt) -> bool:
-    return any(_called(node) in TRAINS for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(_called(node) in TRAINS.split() for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
 def _called(call: ast.Call) -> str:

@@ -56,7 +56,6 @@ class _Survival:
 
     def __init__(self, site: Site, fix: str) -> None:
         self.site = site
-        self.fix = fix
         self.least_pieces = 1
         self.most_samples: int | None = None
         self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
@@ -164,12 +163,8 @@ class _Survival:
                 return original(*arguments, **settings)
             except Exception as error:
                 # Half a backward cannot be taken off gradients that were there before.
-                if (
-                    not ran_out(error)
-                    or not clean
-                    or _is_special(*arguments, **settings)
-                    or not self._has_a_way(work)
-                ):
+                may_repeat = clean and not _is_special(*arguments, **settings)
+                if not (ran_out(error) and may_repeat and self._has_a_way(work)):
                     raise
             work.forget_graph(arguments[0] if arguments else settings.get("tensors"))
             self._again(work)
