@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hasten.tuning import quality
+from hasten.tuning.judge import Judge, _band
 
 
 def told(losses, *, batches=("a", "b"), rows=(), moved=1.0, gradients=None):
@@ -136,6 +137,21 @@ def test_a_band_as_wide_as_the_loss_proves_nothing():
 def test_a_difference_that_varies_too_much_proves_nothing():
     plans = [told([x + (0.3 if seed % 2 else -0.3) for x in falling(seed)]) for seed in range(5)]
     assert quality.within_band(seeds(), plans).state == "unknown"
+
+
+@pytest.mark.parametrize("seconds, number", [(100.0, 8), (0.0, 3)])
+def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkeypatch, seconds, number):
+    ran = set()
+
+    def by_chance(_judge, settings, *, shift=0):
+        ran.add(shift)
+        return told(falling(shift + len(settings), noise=0.5))
+
+    monkeypatch.setattr(Judge, "told", by_chance)
+    judge = Judge(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
+    check = _band(judge, {"bf16": True})
+    assert len(ran) == number and f"{number} seeds" in check.text
+    assert ("no time" in check.text) == (seconds == 0)
 
 
 def test_two_seeds_prove_nothing():

@@ -67,13 +67,10 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
     proof = tuning.proof
     if proof is None or proof.baseline_rate is None or proof.plan_rate is None:
         return
-    before, after = format.rate(proof.baseline_rate), format.rate(proof.plan_rate)
-    kept = (
-        ", once its samples are kept (from the second epoch on)"
-        if {"cache", "disk_cache"} & {*tuning.settings}
-        else ""
-    )
-    sheet.paragraph(f"{before} before, {after} under the plan{kept}", label="Speed")
+    kept = ", from the second epoch on" if {"cache", "disk_cache"} & {*tuning.settings} else ""
+    speed = f"{format.ratio_interval(proof.speedup)}{kept}"
+    rows = [("before", format.rate(proof.baseline_rate), ""), ("after", format.rate(proof.plan_rate), speed)]
+    sheet.table(rows, align="lrl", label="Speed")
 
 
 def _add_trials(sheet: Sheet, tuning: Tuning) -> None:

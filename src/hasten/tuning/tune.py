@@ -42,7 +42,8 @@ from hasten.tuning.trial import try_fix
 RESULTS = Path(".hasten")
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
-PROOF_SHARE = 0.35  # of the budget is kept for the proof
+MOST_FOR_PROOF = 0.5  # of the budget
+PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 
@@ -105,6 +106,7 @@ class _Tuning:
     on_trial: Callable[[Trial], object]
     began: float = field(default_factory=time.monotonic)
     spent_before: float = 0.0
+    kept_for_proof: float = 0.0  # seconds
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
@@ -114,6 +116,7 @@ class _Tuning:
         with self._scratch() as scratch:
             self.bench = Bench(self.command, scratch, patience=self.budget.patience)
             first, run_id = self._first(before)
+            self.kept_for_proof = self._proof_seconds(first)
             self.tuning = before or self._begun(name, first, run_id)
             try:
                 self._search(first)
@@ -238,16 +241,8 @@ class _Tuning:
         settings = self.tuning.settings
         if not settings:
             return
-        judge = Judge(
-            bench=self.bench,
-            step_seconds=first.case.step,
-            steps_per_epoch=first.case.facts.steps_per_epoch,
-            batches_per_step=first.case.batches,
-            keeps=bool(KEEPING & {*settings}),
-            on_launch=lambda what: self._tell(f"proof: {what}"),
-        )
         proof, settings, trial = prove(
-            judge,
+            self._judge(first, settings),
             settings,
             frequencies=Frequencies.of(first.case.facts),
             manner=manner_of(first, settings),
@@ -256,6 +251,23 @@ class _Tuning:
             on_pair=lambda number, estimate: self._tell(_trying("the whole plan", True, number, estimate)),
         )
         self._keep(settings=settings, proof=self._with_rates(proof, trial))
+
+    def _judge(self, first: Situation, settings: Settings) -> Judge:
+        return Judge(
+            bench=self.bench,
+            step_seconds=first.case.step,
+            steps_per_epoch=first.case.facts.steps_per_epoch,
+            batches_per_step=first.case.batches,
+            keeps=bool(KEEPING & {*settings}),
+            on_launch=lambda what: self._tell(f"proof: {what}"),
+            time_left=self._left,
+        )
+
+    def _proof_seconds(self, first: Situation) -> float:
+        """What the proof will take, so that the search leaves as much."""
+        start = first.case.run.first_step_seconds or 0.0
+        pairs = 2 * PROOF_PAIRS * (start + manner_of(first, {}).seconds)
+        return min(MOST_FOR_PROOF * self.budget.seconds, pairs + self._judge(first, {}).seconds(start))
 
     def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
         samples = self.tuning.samples_per_step
@@ -276,7 +288,7 @@ class _Tuning:
         return self.budget.seconds - self._spent()
 
     def _search_left(self) -> float:
-        return (1 - PROOF_SHARE) * self.budget.seconds - self._spent()
+        return self._left() - self.kept_for_proof
 
     def _tell(self, what: str) -> None:
         self.on_progress(what, self._spent(), self.budget.seconds)
