@@ -44,11 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "search"
 FINALISTS, REPEATS = 8, 3
 INPUT: dict[str, Sequence[Value]] = {"num_workers": (False, 1, 2), "loader": (False, True)}
-COMPUTE: dict[str, Sequence[Value]] = {
-    "bf16": (False, True),
-    "channels_last": (False, True),
-    "fused_optimizer": (False, True),
-}
+COMPUTE: dict[str, Sequence[Value]] = {"bf16": (False, True), "channels_last": (False, True)}
 GRIDS: dict[str, dict[str, Sequence[Value]]] = {
     "slow_decode": {**INPUT, "cache": (False, "auto"), "decode": (False, True), **COMPUTE},
     "slow_transform": {**INPUT, "cache": (False, "auto"), "pixels": (False, "close"), **COMPUTE},
@@ -58,7 +54,6 @@ GRIDS: dict[str, dict[str, Sequence[Value]]] = {
         "loader": (False, True),
         "bf16": (False, True),
         "fused_optimizer": (False, True),
-        "omp_wait": (False, "passive"),
         "cpu_threads": (False, 1),
     },
 }
