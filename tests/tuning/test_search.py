@@ -30,8 +30,8 @@ def promising(monkeypatch):
         def propose(situation, name=name):
             if name not in situation.promises:
                 return "it promises nothing"
-            value = 2 if CATALOG[name].kind == "number" else True
-            return [Proposal(value=value, saves=situation.promises[name], because="")]
+            values = {"num_workers": [2, 1], "batch_size": [64]}.get(name, [True])
+            return [Proposal(value=v, saves=situation.promises[name] / n, because="") for n, v in enumerate(values, 1)]
 
         monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose))
 
@@ -39,7 +39,7 @@ def promising(monkeypatch):
 def trying(speedups, log):
     def try_fix(settings, name, value, promised):
         log.append((tuple(settings), name))
-        speedup = speedups.get(name, 1.0)
+        speedup = speedups.get(name, speedups.get((name, value), 1.0))
         verdict = "faster" if speedup > 1.01 else "slower" if speedup < 0.99 else "no difference"
         return Trial(fix=name, value=value, settings=settings, verdict=verdict, speedup=Interval(speedup, 0.9, 2.0))
 
@@ -75,6 +75,12 @@ def test_after_a_fix_is_kept_the_run_is_diagnosed_again():
     _, log = searched({"bf16": 0.3, "channels_last": 0.2}, {"bf16": 1.5, "fused_optimizer": 1.2}, again=again)
     assert asked == [{"bf16": True}, {"bf16": True, "fused_optimizer": True}]
     assert [name for _, name in log] == ["bf16", "fused_optimizer"]
+
+
+def test_another_value_is_tried_where_the_first_gained_nothing():
+    settings, log = searched({"num_workers": 0.4, "bf16": 0.3}, {("num_workers", 1): 1.5})
+    assert [name for _, name in log] == ["num_workers", "bf16", "num_workers"]
+    assert settings == {"num_workers": 1}
 
 
 def test_what_contradicts_what_was_kept_is_not_tried():

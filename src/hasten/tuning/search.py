@@ -39,7 +39,7 @@ def candidates(
     found: list[Candidate] = []
     skipped: list[Skipped] = []
     for fix in CATALOG.values():
-        if situation.settings.get(fix.name, False) is not False or any(name == fix.name for name, _ in tried):
+        if situation.settings.get(fix.name, False) is not False:
             continue
         if fix.guarantee == "recipe" and not recipes:
             skipped.append(Skipped(fix=fix.name, reason="it changes the recipe; --recipe tries those too"))
@@ -47,6 +47,9 @@ def candidates(
         proposed = fix.propose(situation)
         if isinstance(proposed, str):
             skipped.append(Skipped(fix=fix.name, reason=proposed))
+            continue
+        proposed = [p for p in proposed if (fix.name, p.value) not in tried]
+        if not proposed:
             continue
         worth = [p for p in proposed if p.saves >= situation.least]
         if not worth:
@@ -89,7 +92,8 @@ def search(
 
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:
-    return not {*settings}.intersection(candidate.fix.excludes) and candidate.fix.finds(settings)
+    fix = candidate.fix
+    return not {*settings}.intersection((fix.name, *fix.excludes)) and fix.finds(settings)
 
 
 def leave_out(
