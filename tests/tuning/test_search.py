@@ -31,7 +31,9 @@ def promising(monkeypatch):
             if name not in situation.promises:
                 return "it promises nothing"
             values = {"num_workers": [2, 1], "batch_size": [64]}.get(name, [True])
-            return [Proposal(value=v, saves=situation.promises[name] / n, because="") for n, v in enumerate(values, 1)]
+            return [
+                Proposal(value=v, saves=situation.promises[name] / n, because="") for n, v in enumerate(values, 1)
+            ]
 
         monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose))
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -28,10 +27,11 @@ from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words, make_folder
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Bench, Frequencies
-from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json, to_json
+from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
+from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import Judge
 from hasten.tuning.manner import KEEPING, SEED, manner_of
 from hasten.tuning.prove import Metric, prove
@@ -44,8 +44,6 @@ INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` o
 INPUT = {fix.name for fix in input.FIXES}
 MOST_FOR_PROOF = 0.5  # of the budget
 PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
-
-Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,33 +102,32 @@ class _Tuning:
     root: Path
     on_progress: Progress
     on_trial: Callable[[Trial], object]
-    began: float = field(default_factory=time.monotonic)
-    spent_before: float = 0.0
-    kept_for_proof: float = 0.0  # seconds
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
-        self.spent_before = before.seconds if before is not None else 0.0
         name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
-        self.folder = make_folder(self.root / "tunings" / name)
-        with self._scratch() as scratch:
-            self.bench = Bench(self.command, scratch, patience=self.budget.patience)
+        spent = before.seconds if before is not None else 0.0
+        folder = make_folder(self.root / "tunings" / name)
+        journal = Journal(folder, self.budget.seconds, self.on_progress, self.on_trial, spent_before=spent)
+        self.journal = journal
+        try:
+            self.bench = Bench(self.command, journal.make_scratch(), patience=self.budget.patience)
             first, run_id = self._first(before)
-            self.kept_for_proof = self._proof_seconds(first)
-            self.tuning = before or self._begun(name, first, run_id)
+            journal.kept_for_proof = self._proof_seconds(first)
+            journal.begin(before or self._begun(name, first, run_id))
             try:
                 self._search(first)
                 self._prove(first)
-                self._keep(state="done")
+                journal.keep(state="done")
             except KeyboardInterrupt:
-                self._keep(state="interrupted")
+                journal.keep(state="interrupted")
                 raise KeyboardInterrupt(INTERRUPTED) from None
             except HastenError as error:
-                self._keep(state="interrupted", notes=(*self.tuning.notes, str(error)))
+                journal.keep(state="interrupted", notes=(*journal.tuning.notes, str(error)))
                 raise
-        return self.tuning
-
-    # ------------------------------------------------------------------------------------------ its parts
+        finally:
+            journal.clear()
+        return journal.tuning
 
     def _first(self, before: Tuning | None) -> tuple[Situation, str]:
         """The baseline, diagnosed: measured now, or read where an earlier search has measured it."""
@@ -142,7 +139,7 @@ class _Tuning:
         return situation_of(run, {}), run.id
 
     def _measured(self, settings: Settings, what: str, *, quick: bool = False) -> Run:
-        self._tell(what)
+        self.journal.tell(what)
         with tempfile.TemporaryFile() as output:
             wanted = Wanted(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
@@ -158,7 +155,9 @@ class _Tuning:
                 module=self.module,
                 wanted=wanted,
                 root=self.root,
-                on_progress=lambda inner, _d, _o: self._tell(what if inner == "measure" else f"{what}: {inner}"),
+                on_progress=lambda inner, _d, _o: self.journal.tell(
+                    what if inner == "measure" else f"{what}: {inner}"
+                ),
             )
         return run
 
@@ -183,7 +182,7 @@ class _Tuning:
         )
 
     def _search(self, first: Situation) -> None:
-        tuning = self.tuning
+        tuning = self.journal.tuning
         tried = frozenset((trial.fix, trial.value) for trial in tuning.trials)
         start = first
         if tuning.settings:
@@ -193,22 +192,26 @@ class _Tuning:
             start,
             try_fix=functools.partial(self._try, first),
             diagnose_again=lambda settings: self._diagnosed_again(first, settings),
-            time_left=self._search_left,
-            on_time_over=lambda left: self._note(
+            time_left=self.journal.left_for_search,
+            on_time_over=lambda left: self.journal.note(
                 f"{left.fix.name} was not tried for lack of time; --budget gives more"
             ),
             recipes=self.budget.recipes,
             tried=tried,
         ):
-            self._add(settings, trial)
-        kept = {t.fix: t.speedup.value for t in self.tuning.trials if t.verdict == "faster" and t.speedup is not None}
+            self.journal.add(settings, trial)
+        kept = {
+            t.fix: t.speedup.value
+            for t in self.journal.tuning.trials
+            if t.verdict == "faster" and t.speedup is not None
+        }
         for settings, trial in leave_out(
-            self.tuning.settings,
+            self.journal.tuning.settings,
             gains=kept,
             try_fix=functools.partial(self._try, first),
-            time_left=self._search_left,
+            time_left=self.journal.left_for_search,
         ):
-            self._add(settings, trial)
+            self.journal.add(settings, trial)
 
     def _try(self, first: Situation, settings: Settings, fix: str, value: Value, promised: float) -> Trial:
         trial = try_fix(
@@ -218,8 +221,8 @@ class _Tuning:
             value,
             frequencies=Frequencies.of(first.case.facts),
             manner=manner_of(first, {**settings, fix: value}),
-            time_left=self._search_left,
-            on_pair=lambda number, estimate: self._tell(_trying(fix, value, number, estimate)),
+            time_left=self.journal.left_for_search,
+            on_pair=lambda number, estimate: self.journal.tell(_trying(fix, value, number, estimate)),
         )
         trial = msgspec.structs.replace(trial, predicted=promised)
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
@@ -228,9 +231,9 @@ class _Tuning:
         try:
             run = self._measured(settings, "where the time goes now", quick=True)
         except HastenError as error:
-            self._note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
+            self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
             return None
-        self._keep(runs=(*self.tuning.runs, run.id))
+        self.journal.keep(runs=(*self.journal.tuning.runs, run.id))
         # What was tried on the script as it is still holds for what has not been mended since.
         mended = {"replay"} if INPUT & {*settings} else set[str]()
         held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
@@ -238,7 +241,7 @@ class _Tuning:
         return situation_of(run, settings)
 
     def _prove(self, first: Situation) -> None:
-        settings = self.tuning.settings
+        settings = self.journal.tuning.settings
         if not settings:
             return
         proof, settings, trial = prove(
@@ -246,11 +249,11 @@ class _Tuning:
             settings,
             frequencies=Frequencies.of(first.case.facts),
             manner=manner_of(first, settings),
-            time_left=self._left,
+            time_left=self.journal.left,
             metric=self.budget.metric,
-            on_pair=lambda number, estimate: self._tell(_trying("the whole plan", True, number, estimate)),
+            on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", True, number, estimate)),
         )
-        self._keep(settings=settings, proof=self._with_rates(proof, trial))
+        self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
 
     def _judge(self, first: Situation, settings: Settings) -> Judge:
         return Judge(
@@ -259,8 +262,8 @@ class _Tuning:
             steps_per_epoch=first.case.facts.steps_per_epoch,
             batches_per_step=first.case.batches,
             keeps=bool(KEEPING & {*settings}),
-            on_launch=lambda what: self._tell(f"proof: {what}"),
-            time_left=self._left,
+            on_launch=lambda what: self.journal.tell(f"proof: {what}"),
+            time_left=self.journal.left,
         )
 
     def _proof_seconds(self, first: Situation) -> float:
@@ -270,7 +273,7 @@ class _Tuning:
         return min(MOST_FOR_PROOF * self.budget.seconds, pairs + self._judge(first, {}).seconds(start))
 
     def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
-        samples = self.tuning.samples_per_step
+        samples = self.journal.tuning.samples_per_step
         if trial is None or samples is None or not trial.baseline_seconds:
             return proof
         return msgspec.structs.replace(
@@ -278,44 +281,6 @@ class _Tuning:
             baseline_rate=samples / statistics.fmean(trial.baseline_seconds),
             plan_rate=samples / statistics.fmean(trial.candidate_seconds),
         )
-
-    # ------------------------------------------------------------------------------------- time and record
-
-    def _spent(self) -> float:
-        return self.spent_before + time.monotonic() - self.began
-
-    def _left(self) -> float:
-        return self.budget.seconds - self._spent()
-
-    def _search_left(self) -> float:
-        return self._left() - self.kept_for_proof
-
-    def _tell(self, what: str) -> None:
-        self.on_progress(what, self._spent(), self.budget.seconds)
-
-    def _add(self, settings: Settings, trial: Trial) -> None:
-        self.on_trial(trial)
-        self._keep(settings=settings, trials=(*self.tuning.trials, trial))
-
-    def _note(self, note: str) -> None:
-        self._keep(notes=(*self.tuning.notes, note))
-
-    def _keep(self, **changes: object) -> None:
-        """Change the record, and save it whole."""
-        self.tuning = msgspec.structs.replace(self.tuning, **changes, seconds=self._spent())
-        part = self.folder / "tuning.part"
-        part.write_bytes(to_json(self.tuning))
-        part.replace(self.folder / "tuning.json")
-
-    @contextlib.contextmanager
-    def _scratch(self) -> Generator[Path]:
-        folder = make_folder(self.folder / "sides")
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if not (self.folder / "tuning.json").exists():
-                shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:

@@ -1,0 +1,85 @@
+"""What a search has found so far, saved after every change, and how long it may still take.
+
+In: changes. Out: a Tuning in `.hasten/tunings/<id>/tuning.json`, whole at any moment. Refuses to decide.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from hasten.measurement.launch import make_folder
+from hasten.records import Settings, Trial, Tuning, to_json
+
+Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
+
+
+@dataclass
+class Journal:
+    """One search's record and its clock."""
+
+    folder: Path
+    seconds: float  # that the search may take
+    on_progress: Progress
+    on_trial: Callable[[Trial], object]
+    spent_before: float = 0.0  # by the search that this one goes on with
+    kept_for_proof: float = 0.0  # seconds
+    _began: float = field(default_factory=time.monotonic)
+    _tuning: Tuning | None = None
+
+    @property
+    def tuning(self) -> Tuning:
+        """The record as it stands; there is one as soon as the baseline is diagnosed."""
+        assert self._tuning is not None
+        return self._tuning
+
+    def begin(self, tuning: Tuning) -> None:
+        """Start with this record."""
+        self._tuning = tuning
+
+    def keep(self, **changes: object) -> None:
+        """Change the record, and save it whole."""
+        self._tuning = msgspec.structs.replace(self.tuning, **changes, seconds=self.spent())
+        part = self.folder / "tuning.part"
+        part.write_bytes(to_json(self._tuning))
+        part.replace(self.folder / "tuning.json")
+
+    def add(self, settings: Settings, trial: Trial) -> None:
+        """A trial has ended, and these settings are left."""
+        self.on_trial(trial)
+        self.keep(settings=settings, trials=(*self.tuning.trials, trial))
+
+    def note(self, note: str) -> None:
+        """Something that a reader of the result should know."""
+        self.keep(notes=(*self.tuning.notes, note))
+
+    def tell(self, what: str) -> None:
+        """Say what is being done."""
+        self.on_progress(what, self.spent(), self.seconds)
+
+    def spent(self) -> float:
+        """Seconds, those of an interrupted search among them."""
+        return self.spent_before + time.monotonic() - self._began
+
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return self.seconds - self.spent()
+
+    def left_for_search(self) -> float:
+        """Seconds of the budget, without those that the proof will take."""
+        return self.left() - self.kept_for_proof
+
+    def make_scratch(self) -> Path:
+        """A folder for launches."""
+        return make_folder(self.folder / "sides")
+
+    def clear(self) -> None:
+        """Leave nothing but the record, and nothing at all where there is none."""
+        shutil.rmtree(self.folder / "sides", ignore_errors=True)
+        if not (self.folder / "tuning.json").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
