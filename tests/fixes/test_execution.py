@@ -68,7 +68,7 @@ def test_what_a_fused_optimizer_saves_says_what_the_script_said(put_on):
     "make, reason",
     [
         (lambda p: torch.optim.RMSprop(p), "no fused implementation"),
-        (lambda p: torch.optim.AdamW(p, fused=False), "says itself whether the optimizer is fused"),
+        (lambda p: torch.optim.AdamW(p, fused=True), "is fused already"),
     ],
 )
 def test_an_optimizer_that_cannot_be_fused_says_why(put_on, make, reason):

@@ -60,6 +60,11 @@ def variables_of(settings: Settings) -> dict[str, str]:
     return found
 
 
+def start_seconds_of(settings: Settings) -> float:
+    """How much longer a launch under these settings may take to its first step."""
+    return sum(CATALOG[name].start_seconds for name in turned_on(settings))
+
+
 def weakest(settings: Iterable[str]) -> Guarantee:
     """The guarantee of the weakest of these fixes; of none, that everything is as it was."""
     declared = [CATALOG[name].guarantee for name in settings]

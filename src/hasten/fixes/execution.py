@@ -90,6 +90,7 @@ FIXES = (
         propose=_compile,
         kind="word",
         words=("default", "reduce-overhead", "max-autotune-no-cudagraphs"),
+        start_seconds=300.0,
         installer=f"{INSIDE}:compile",
     ),
     Fix(

@@ -83,6 +83,7 @@ class Bench:
         """One launch. Raises SideError where the script does not train in it."""
         self._num_launches += 1
         folder = make_folder(self.folder / f"side-{self._num_launches}")
+        patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
         path = folder / "output.txt"
         try:
             with path.open("wb") as output:
@@ -92,8 +93,8 @@ class Bench:
                     folder=folder,
                     environment=environment,
                     output=output.fileno(),
-                    patience=self.patience,
-                    longest=self.patience + 4 * float(spec["seconds"]) + float(spec.get("warm_seconds", 0.0)),  # type: ignore[arg-type]
+                    patience=patience,
+                    longest=patience + 4 * float(spec["seconds"]) + float(spec.get("warm_seconds", 0.0)),  # type: ignore[arg-type]
                     on_status=on_status,
                 )
             return _seen(outcome, folder, path)

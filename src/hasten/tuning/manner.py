@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hasten.fixes.catalog import installers_of
+from hasten.fixes.catalog import installers_of, start_seconds_of
 from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
 from hasten.records import Settings
@@ -60,6 +60,7 @@ def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int 
         "quality": quality,
         "plugins": [START],
         "fixes": installers_of(settings),
+        "start_seconds": start_seconds_of(settings),
     }
     if manner.repeated_batches is not None:
         spec.update(

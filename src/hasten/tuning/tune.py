@@ -21,7 +21,7 @@ import msgspec
 import hasten
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import installers_of, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words, make_folder
@@ -143,7 +143,7 @@ class _Tuning:
         with tempfile.TemporaryFile() as output:
             wanted = Wanted(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
-                patience=self.budget.patience,
+                patience=self.budget.patience + start_seconds_of(settings),
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=4 * self.budget.diagnose_seconds,

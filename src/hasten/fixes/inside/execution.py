@@ -63,8 +63,8 @@ def fused_optimizer(site: Site, fix: str, _value: object) -> None:
         if type(optimizer).__name__ not in FUSED or not type(optimizer).__module__.startswith("torch.optim"):
             raise NotApplicableError(f"{type(optimizer).__name__} has no fused implementation")
         for group in optimizer.param_groups:
-            if group.get("fused") is not None:
-                raise NotApplicableError("the script says itself whether the optimizer is fused")
+            if group.get("fused"):
+                raise NotApplicableError("the optimizer is fused already")
             if group.get("differentiable") or any(not p.is_floating_point() for p in group["params"]):
                 raise NotApplicableError("the fused implementation cannot do what is asked of the optimizer")
         before = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]

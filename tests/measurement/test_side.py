@@ -1,0 +1,42 @@
+"""One side of a comparison is a launch of the real script, and tells how it failed."""
+
+import sys
+
+import pytest
+
+from hasten.measurement.side import Bench, SideError
+from hasten.tuning.manner import Manner, spec_of
+
+LATE = """
+import time, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+time.sleep(4)
+while True:
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def bench_in(folder, source, *, patience):
+    (folder / "train.py").write_text(source)
+    return Bench([sys.executable, str(folder / "train.py")], folder / "sides", patience=patience)
+
+
+def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path):
+    bench = bench_in(tmp_path, LATE, patience=2.0)
+    spec = spec_of({}, Manner(seconds=0.5))
+    with pytest.raises(SideError, match="no optimizer step in 2 s"):
+        bench.run(spec=spec, environment={})
+    seen = bench.run(spec={**spec, "start_seconds": 20.0}, environment={})
+    assert seen.num_steps > 10 and seen.startup_seconds > 4.0
+    assert not [*(tmp_path / "sides").iterdir()]
+
+
+def test_a_script_that_fails_is_told_by_its_last_line(tmp_path):
+    bench = bench_in(tmp_path, "import torch\nraise ValueError('no such column')", patience=20.0)
+    with pytest.raises(SideError, match=r"exit code 1.*ValueError: no such column"):
+        bench.run(spec=spec_of({}, Manner()), environment={})
