@@ -211,6 +211,7 @@ def test_the_verdict_is_one_sentence_about_the_top_finding(kind):
     assert diagnosis.verdict.endswith("of the step.")
     assert "\n" not in diagnosis.verdict
     assert diagnosis.findings[0].title[1:] in diagnosis.verdict
+    assert "openMP" not in diagnosis.verdict and "tF32" not in diagnosis.verdict, "names keep their capitals"
 
 
 def test_nothing_wrong_is_an_answer():

@@ -112,7 +112,8 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
     bound = bound[0].upper() + bound[1:]
     if findings:
         top = findings[0]
-        title = top.title[0].lower() + top.title[1:] if not top.title[:2].isupper() else top.title
+        first, rest = top.title[0], top.title[1:]
+        title = first.lower() + rest if rest.split(" ")[0].islower() else top.title  # not of OpenMP, TF32
         return f"{bound}: {title}; mending it recovers about {percent(top.recoverable / case.step)} of the step."
     if case.ceiling.free_batches is None:
         return f"Nothing wrong: {bound.lower()}, and no finding is worth {percent(WORTH)} of the step."
