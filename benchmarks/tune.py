@@ -75,7 +75,9 @@ def three_sides(script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds:
         for side in order if number % 2 == 0 else reversed(order):
             settings = tuning.settings if side == "plan" else {}
             bench = benches["mended" if side == "mended" else "script"]
-            sides[side].append(bench.run(spec=spec_of(settings, manner), environment=variables_of(settings)))
+            sides[side].append(
+                bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
+            )
     return sides
 
 

@@ -1,5 +1,7 @@
 """What may stand in a plan, and what is said of what may not."""
 
+from pathlib import Path
+
 import pytest
 
 from hasten.errors import PlanError
@@ -53,6 +55,13 @@ def test_what_must_precede_torch_is_the_environment():
     }
     assert "MALLOC_TRIM_THRESHOLD_" in variables_of({"allocator": "glibc"})
     assert variables_of({"omp_wait": False}) == {}
+
+
+def test_what_a_killed_trial_could_leave_torn_lies_where_it_is_gone_afterwards(tmp_path):
+    kept = variables_of({"compile": "default"}, scratch=tmp_path)["TORCHINDUCTOR_CACHE_DIR"]
+    assert Path(kept).parent == tmp_path.resolve()
+    assert variables_of({"compile": "default"}) == {}, "a run keeps what it compiled in the user's own place"
+    assert variables_of({"bf16": True}, scratch=tmp_path) == {}
 
 
 def test_an_allocator_that_is_not_installed_is_said_at_once(monkeypatch):

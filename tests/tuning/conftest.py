@@ -1,6 +1,7 @@
 """A bench that starts nothing: what a step takes under each settings is told it beforehand."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ class FakeBench:
         self.failing, self.refused = set(failing), refused or {}
         self.draw = random.Random(seed)
         self.launches = []
+        self.folder = Path("sides")
 
     def run(self, *, spec, environment, on_status=None):
         settings = {name: value for name, _, value in spec["fixes"]}

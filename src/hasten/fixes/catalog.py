@@ -7,6 +7,7 @@ needs to carry them out. Refuses unknown names, wrong values and contradictions,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from hasten.errors import PlanError
 from hasten.fixes import execution, input, memory, precision, recipe
@@ -52,11 +53,17 @@ def installers_of(settings: Settings) -> list[tuple[str, str, object]]:
     return [(name, fix.installer, on[name]) for name, fix in CATALOG.items() if name in on and fix.installer]
 
 
-def variables_of(settings: Settings) -> dict[str, str]:
-    """The environment of a launch under these settings."""
+def variables_of(settings: Settings, *, scratch: Path | None = None) -> dict[str, str]:
+    """The environment of a launch under these settings.
+
+    `scratch` is the folder of launches that may be killed: what they keep for later ones lies there, for in the
+    user's own place it might be left torn.
+    """
     found: dict[str, str] = {}
     for name, value in turned_on(settings).items():
         found.update(CATALOG[name].variables(value))
+        if scratch is not None and CATALOG[name].keeps_in:
+            found[CATALOG[name].keeps_in] = str(scratch.resolve() / f"kept-by-{name}")
     return found
 
 

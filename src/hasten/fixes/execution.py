@@ -91,6 +91,7 @@ FIXES = (
         kind="word",
         words=("default", "reduce-overhead", "max-autotune-no-cudagraphs"),
         start_seconds=300.0,
+        keeps_in="TORCHINDUCTOR_CACHE_DIR",
         installer=f"{INSIDE}:compile",
     ),
     Fix(

@@ -100,6 +100,7 @@ class Fix:
     installer: str = ""  # "module:function", called in the training process
     variables: Callable[[Value], Mapping[str, str]] = field(default=lambda _: {})  # what must precede torch
     start_seconds: float = 0.0  # that it may need before the first step, beside the script's own
+    keeps_in: str = ""  # the variable that names the folder in which it keeps what it made for later processes
     needs: tuple[str, ...] = ()  # fixes of which one must be on with it
     excludes: tuple[str, ...] = ()  # fixes that must not
 

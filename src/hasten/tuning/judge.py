@@ -84,7 +84,9 @@ class Judge:
             if self.epoch_batches is not None:
                 spec["epoch_batches"] = self.epoch_batches
             try:
-                self._told[key] = self.bench.run(spec=spec, environment=variables_of(settings)).quality
+                self._told[key] = self.bench.run(
+                    spec=spec, environment=variables_of(settings, scratch=self.bench.folder)
+                ).quality
             except SideError as error:
                 raise error if settings else BaselineError(str(error)) from None
         return self._told[key]

@@ -110,7 +110,7 @@ class Metric:
     def read(self, bench: Bench, settings: Settings, *, shift: int) -> float:
         """The metric of one whole run. Raises SideError."""
         spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": 1e7}
-        output = bench.run(spec=spec, environment=variables_of(settings)).output
+        output = bench.run(spec=spec, environment=variables_of(settings, scratch=bench.folder)).output
         found = self.pattern.findall(output)
         if not found:
             raise SideError(f"{self.pattern.pattern!r} is nowhere in the script's output")

@@ -58,7 +58,7 @@ class Sides:
 
 def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
     """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
-    seen = bench.run(spec=spec_of(settings, manner), environment=variables_of(settings))
+    seen = bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
     for name, state in seen.fixes.items():
         if state != "on":
             raise SideError(f"{name} is not on: {state}")

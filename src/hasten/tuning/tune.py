@@ -148,7 +148,7 @@ class _Tuning:
                 script_output=output.fileno(),
                 begun_within=4 * self.budget.diagnose_seconds,
                 spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED},
-                environment=variables_of(settings),
+                environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
                 self.words,
