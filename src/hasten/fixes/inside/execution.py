@@ -112,7 +112,7 @@ def flush_denormal(site: Site, _fix: str, _value: object) -> None:
     if not flush(True):
         raise NotApplicableError("this CPU cannot flush denormal numbers")
 
-    def set_flush_denormal(mode: bool) -> bool:  # noqa: ARG001
+    def set_flush_denormal(mode: bool) -> bool:
         return flush(True)
 
     site.patches.set(torch, "set_flush_denormal", set_flush_denormal)
