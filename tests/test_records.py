@@ -5,12 +5,12 @@ import typing
 
 import msgspec
 import pytest
+from runs import run
 
 import hasten.records
 from hasten.errors import RecordError
 from hasten.records import (
     RECORD_VERSION,
-    Facts,
     Interval,
     Intervention,
     Machine,
@@ -45,19 +45,10 @@ def example(kind):
 def small_run(**changes):
     machine = {f.name: example(typing.get_type_hints(Machine)[f.name]) for f in msgspec.structs.fields(Machine)}
     given = {
-        "hasten": "0.1.0",
-        "version": RECORD_VERSION,
-        "id": "20260305-141502-77",
-        "command": ("train.py",),
-        "directory": "/home/ada",
-        "started": 1.7e9,
-        "ended_by": "hasten",
-        "exit_code": None,
-        "machine": Machine(**machine),
-        "facts": Facts(boundary="optimizer", num_threads=2),
+        "on": Machine(**machine),
         "steps": (Step(index=0, start=1.0, seconds=0.25, marked=True, phases={"forward": 0.1}),),
     }
-    return Run(**{**given, **changes})
+    return run(**{**given, **changes})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)

@@ -4,31 +4,19 @@ import importlib
 
 import msgspec
 import pytest
+import runs
 
 from hasten.measurement.effects import compare
 from hasten.measurement.interventions import INSTALLERS, Shares, broken_switch, choose
-from hasten.records import Facts, LoaderFacts, Machine, ModelFacts, OptimizerFacts, Stage
+from hasten.records import Facts, LoaderFacts, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
 WAITING = {"data_wait": 0.06, "forward": 0.015, "backward": 0.02, "optimizer": 0.002}
 
 
 def machine(**changes):
-    given = {
-        "system": "Linux-6.1-x86_64",
-        "python": "3.12",
-        "torch": None,
-        "torch_cuda": None,
-        "cpu": "A CPU",
-        "num_cores": 4.0,
-        "num_cores_present": 4,
-        "cpu_features": ("avx2",),
-        "memory_bytes": 1 << 34,
-        "memory_available_bytes": 1 << 33,
-        "swap_bytes": 0,
-        "shm_bytes": None,
-    }
-    return Machine(**{**given, **changes})
+    given = {"torch": None, "num_cores": 4.0, "num_cores_present": 4, "memory_available_bytes": 1 << 33}
+    return runs.machine(**{**given, "shm_bytes": None, **changes})
 
 
 def model(**changes):
