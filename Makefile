@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader clean
+.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,15 @@ bench-by-hand: venv ## what mending each script of tests/faulty gains, with nobo
 
 bench-loader: venv ## hasten.Loader beside its peers; see benchmarks/loader_requirements.txt
 	$(BIN)/python benchmarks/loader.py
+
+bench-tune: venv ## hasten tune on every script of tests/faulty, against the script mended by hand
+	$(BIN)/python benchmarks/tune.py
+
+bench-honesty: venv ## a script against itself, slowed down, and made worse: what trials say of it
+	$(BIN)/python benchmarks/honesty.py
+
+bench-search: venv ## what the search finds against every combination of the same switches
+	$(BIN)/python benchmarks/search.py
 
 clean: ## remove what these targets made; kept runs in .hasten/ stay
 	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis

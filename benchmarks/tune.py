@@ -7,7 +7,7 @@ keeps samples, all three have short epochs and are measured from the second on.
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
 
     fix        whether the plan has a fix that answers the script's finding (or there is an edit that does)
-    plan       script / plan step time; 95 % interval over the rounds
+    plan       script / plan step time, edits applied; 95 % interval over the rounds
     by hand    script / mended step time
     reached    the plan's speed over that of the mended script
 
@@ -27,6 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 from by_hand import CASES, SCRIPTS, expected_kind
 
 from hasten.fixes.catalog import CATALOG, variables_of
@@ -34,6 +35,7 @@ from hasten.fixes.fix import situation_of
 from hasten.measurement.side import Bench, Frequencies, Seen
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.stats import paired_speedup
+from hasten.tuning.edits import write_edits
 from hasten.tuning.manner import Manner, manner_of, spec_of
 from hasten.tuning.trial import Sides
 
@@ -62,19 +64,28 @@ def answers(tuning: Tuning, kind: str) -> list[str]:
     return fixes + ["edit" for edit in tuning.edits if edit.kind == kind]
 
 
+def edited(script: Path, tuning: Tuning, folder: Path) -> Path:
+    """The script with the edits that were found for it, in another file."""
+    copy = folder / script.name
+    copy.write_bytes(script.read_bytes())
+    write_edits([msgspec.structs.replace(edit, file=str(copy)) for edit in tuning.edits if edit.file == str(script)])
+    return copy
+
+
 def three_sides(script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int) -> dict[str, list[Seen]]:
-    """The script, the plan and the mended script, in turn."""
+    """The script, the plan (with its edits) and the mended script, in turn."""
     manner: Manner = manner_of(situation_of(run, {}), tuning.settings)
+    commands = {"script": [script], "plan": [edited(script, tuning, folder)], "mended": [script, "--mended"]}
     benches = {
-        "script": Bench([sys.executable, str(script)], folder / "sides", patience=120.0),
-        "mended": Bench([sys.executable, str(script), "--mended"], folder / "sides-mended", patience=120.0),
+        side: Bench([sys.executable, *map(str, words)], folder / f"sides-{side}", patience=120.0)
+        for side, words in commands.items()
     }
     sides: dict[str, list[Seen]] = {"script": [], "plan": [], "mended": []}
     for number in range(rounds):
         order = ["script", "plan", "mended"]
         for side in order if number % 2 == 0 else reversed(order):
             settings = tuning.settings if side == "plan" else {}
-            bench = benches["mended" if side == "mended" else "script"]
+            bench = benches[side]
             sides[side].append(
                 bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
             )
@@ -97,7 +108,7 @@ def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
             "answers": answers(tuning, kind),
             "tuning": json.loads(to_json(tuning)),
         }
-        if tuning.settings and name in CASES:
+        if (tuning.settings or tuning.edits) and name in CASES:
             run = first_run(tuning, folder)
             sides = three_sides(script, tuning, run, folder, rounds=rounds)
             result |= compared(sides, Frequencies.of(run.facts), CASES[name].mended_steps)

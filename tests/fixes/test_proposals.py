@@ -1,10 +1,11 @@
 """What fixes promise of a diagnosed run, and why they promise nothing."""
 
+import msgspec
 import pytest
-from runs import COMPUTING, STEP, loader, machine, run, steps, tried
+from runs import COMPUTING, GIB, STEP, loader, machine, run, steps, tried
 
 from hasten.fixes.fix import situation_of
-from hasten.records import Interval, Intervention, ModelFacts, Stage
+from hasten.records import Device, Interval, Intervention, ModelFacts, Stage
 from hasten.tuning.search import candidates
 
 NET = ModelFacts(
@@ -52,6 +53,18 @@ def test_reduced_precision_is_promised_only_where_the_cpu_has_units_for_it():
     given = {"facts": {"models": (NET,)}, "interventions": [tried("full_precision", 0.6)]}
     assert promised(on=BF16, **given)["bf16"].saves == pytest.approx(0.4 * STEP, rel=0.05)
     assert reasons(**given)["bf16"] == "this CPU has no bfloat16 units"
+
+
+def on_gpu(capability):
+    device = Device(index=0, name="A GPU", memory_bytes=16 * GIB, compute_capability=capability)
+    model = msgspec.structs.replace(NET, devices=("cuda",))
+    return {"on": machine(devices=(device,), cuda_usable=True), "facts": {"models": (model,), "device": "cuda"}}
+
+
+def test_float16_is_promised_on_gpus_that_have_units_for_it_and_none_for_bfloat16():
+    assert promised(**on_gpu("7.5"))["fp16"].saves == pytest.approx(0.3 * 0.08, rel=0.05)
+    assert reasons(**on_gpu("6.0"))["fp16"] == "this GPU has no float16 units"
+    assert reasons(**on_gpu("8.0"))["fp16"] == "bfloat16 needs no loss scaling"
 
 
 def test_a_script_with_a_precision_of_its_own_is_left_alone():

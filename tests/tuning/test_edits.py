@@ -54,6 +54,53 @@ def test_what_is_done_in_every_round_gets_a_condition(tmp_path):
     compile(path.read_text(), "train.py", "exec")
 
 
+COUNTED_ONE_BY_ONE = """\
+for x, y in loader:
+    predicted = model(x).argmax(1)
+    for i in range(len(y)):
+        if predicted[i].item() == y[i].item():
+            correct += 1
+    seen += len(y)
+"""
+
+
+def test_hits_that_are_counted_one_by_one_are_counted_in_one_operator(tmp_path):
+    path, (edit,) = edits_of(tmp_path, COUNTED_ONE_BY_ONE, 4, kind="sync_points")
+    write_edits([edit])
+    assert "1)\n    correct += (predicted.view_as(y) == y).sum()\n    seen" in path.read_text()
+    assert edit.because == "Logging in each step: summed up as a tensor, without reading it"
+
+
+@pytest.mark.parametrize(
+    "told, changed",
+    [
+        ("total += loss.item()", "total += loss.detach()"),
+        ("total += loss_of(x).item() * len(x)", "total += loss_of(x).detach() * len(x)"),
+        ("total += loss.item()  # of the epoch", "total += loss.detach()  # of the epoch"),
+    ],
+)
+def test_what_is_only_summed_up_stays_a_tensor(tmp_path, told, changed):
+    path, (edit,) = edits_of(tmp_path, f"for x in loader:\n    {told}\n", 2, kind="sync_points")
+    write_edits([edit])
+    assert path.read_text() == f"for x in loader:\n    {changed}\n"
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (COUNTED_ONE_BY_ONE.replace("len(y))", "len(x))"), 4),  # another length
+        (COUNTED_ONE_BY_ONE.replace("== y[i]", "> y[i]"), 4),
+        (COUNTED_ONE_BY_ONE.replace("+= 1", "+= weight"), 4),
+        (COUNTED_ONE_BY_ONE.replace("y[i]", "y[i + 1]"), 4),
+        ("for x in loader:\n    losses.append(loss.item())\n", 2),  # who knows what reads the list
+        ("for x in loader:\n    total += a.item() * b.item()\n", 2),
+        ("for x in loader:\n    best = loss.item()\n", 2),
+    ],
+)
+def test_what_is_read_for_something_else_is_read_as_before(tmp_path, text, line):
+    assert edits_of(tmp_path, text, line, kind="sync_points")[1] == ()
+
+
 @pytest.mark.parametrize(
     "text, line",
     [

@@ -81,6 +81,11 @@ def test_a_fix_that_was_not_on_is_no_gain(bench, frequencies):
     assert trial.verdict == "failed" and "uses autocast itself" in trial.note
 
 
+def test_compiling_is_charged_as_it_was_the_first_time(bench, frequencies):
+    trial = try_fix(bench({"compile": 2.0}), {}, "compile", "default", frequencies=frequencies, manner=MANNER)
+    assert trial.startup_seconds == pytest.approx(30.0)
+
+
 def test_a_trial_ends_when_time_is_over(bench, frequencies):
     trial = trial_of(bench(noise=0.3), frequencies, time_left=lambda: 0.0)
     assert len(trial.baseline_seconds) == 3, "what has begun gets its first look"
