@@ -30,6 +30,7 @@ import msgspec
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
 from hasten.measurement.side import Bench, Frequencies
+from hasten.measurement.turns import POSSIBLE
 from hasten.records import Trial
 from hasten.tuning.manner import Manner
 from hasten.tuning.startup import charged
@@ -38,7 +39,7 @@ from hasten.tuning.trial import compare, try_fix
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "honesty.json"
 NO_RARE = Frequencies(by_phase={})
-MANNER = Manner()
+MANNER = Manner(turns=POSSIBLE)
 CATALOG["slower"] = Fix(
     name="slower",
     title="planted",

@@ -121,10 +121,9 @@ class Workload:
     def against(self, best: Settings, *, rounds: int) -> Sides:
         """The best and the plan, in turn."""
         sides = Sides()
-        launches = [(best, sides.baseline), (self.tuning.settings, sides.candidate)]
-        for number in range(rounds):
-            for settings, into in launches if number % 2 == 0 else reversed(launches):
-                into.append(side(self.bench, settings, manner_of(self.first, settings)))
+        manner = manner_of(self.first, {**best, **self.tuning.settings})
+        for _ in range(rounds):
+            sides.add_pair((self.bench, best), (self.bench, self.tuning.settings), manner)
         return sides
 
 

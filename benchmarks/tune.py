@@ -1,8 +1,7 @@
 """Does `hasten tune` find what each planted fault calls for, and how near does the plan come to mending it by hand?
 
 Every script of tests/faulty is tuned as a user would tune it; then the script as it is, the script under the plan and the
-script with --mended run in turn (A B C C B A ...), in fresh processes, with the clock that trials have. Where the plan
-keeps samples, all three have short epochs and are measured from the second on.
+script with --mended are compared two by two, in the manner of trials.
 
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
 
@@ -25,18 +24,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from by_hand import CASES, SCRIPTS, expected_kind
 
-from hasten.fixes.catalog import CATALOG, variables_of
+from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import situation_of
-from hasten.measurement.side import Bench, Frequencies, Seen
-from hasten.records import Run, Tuning, from_json, to_json
-from hasten.stats import paired_speedup
+from hasten.measurement.side import Bench, Frequencies
+from hasten.records import Run, Settings, Tuning, from_json, to_json
+from hasten.stats import Estimate, paired_speedup
 from hasten.tuning.edits import write_edits
-from hasten.tuning.manner import Manner, manner_of, spec_of
+from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune"
@@ -72,24 +72,42 @@ def edited(script: Path, tuning: Tuning, folder: Path) -> Path:
     return copy
 
 
-def three_sides(script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int) -> dict[str, list[Seen]]:
-    """The script, the plan (with its edits) and the mended script, in turn."""
-    manner: Manner = manner_of(situation_of(run, {}), tuning.settings)
+@dataclass(frozen=True)
+class Compared:
+    """Two commands, a pair of launches a round."""
+
+    one: list[float]
+    other: list[float]
+
+    @property
+    def speedup(self) -> Estimate:
+        return paired_speedup(self.one, self.other, looks=False)
+
+
+def comparisons(
+    script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int, mended_steps: float
+) -> dict[str, Compared]:
+    """The script against the plan (with its edits), against the mended script, and these two against each other."""
+    manner = manner_of(situation_of(run, {}), tuning.settings)
     commands = {"script": [script], "plan": [edited(script, tuning, folder)], "mended": [script, "--mended"]}
     benches = {
         side: Bench([sys.executable, *map(str, words)], folder / f"sides-{side}", patience=120.0)
         for side, words in commands.items()
     }
-    sides: dict[str, list[Seen]] = {"script": [], "plan": [], "mended": []}
-    for number in range(rounds):
-        order = ["script", "plan", "mended"]
-        for side in order if number % 2 == 0 else reversed(order):
-            settings = tuning.settings if side == "plan" else {}
-            bench = benches[side]
-            sides[side].append(
-                bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
-            )
-    return sides
+    settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "mended": {}}
+    work = {"script": 1.0, "plan": 1.0, "mended": mended_steps}  # steps that do the work of one faulty step
+    found: dict[str, Compared] = {}
+    for name, (one, other) in {
+        "speedup": ("script", "plan"),
+        "by_hand": ("script", "mended"),
+        "reached": ("mended", "plan"),
+    }.items():
+        sides = Sides()
+        for _ in range(rounds):
+            sides.add_pair((benches[one], settings[one]), (benches[other], settings[other]), manner)
+        first, second = sides.seconds(Frequencies.of(run.facts))
+        found[name] = Compared([s * work[one] for s in first], [s * work[other] for s in second])
+    return found
 
 
 def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
@@ -110,24 +128,14 @@ def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
         }
         if (tuning.settings or tuning.edits) and name in CASES:
             run = first_run(tuning, folder)
-            sides = three_sides(script, tuning, run, folder, rounds=rounds)
-            result |= compared(sides, Frequencies.of(run.facts), CASES[name].mended_steps)
+            for what, compared in comparisons(
+                script, tuning, run, folder, rounds=rounds, mended_steps=CASES[name].mended_steps
+            ).items():
+                result[what] = compared.speedup
+                result[f"{what}_seconds"] = [compared.one, compared.other]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def compared(sides: dict[str, list[Seen]], frequencies: Frequencies, mended_steps: float) -> dict[str, object]:
-    """Speedups with intervals, and both sides' raw step times."""
-    script, plan = Sides(sides["script"], sides["plan"]).seconds(frequencies)
-    _, mended = Sides(sides["script"], sides["mended"]).seconds(frequencies)
-    mended = [seconds * mended_steps for seconds in mended]
-    return {
-        "speedup": paired_speedup(script, plan, looks=False),
-        "by_hand": paired_speedup(script, mended, looks=False),
-        "reached": paired_speedup(mended, plan, looks=False),
-        "step_seconds": {"script": script, "plan": plan, "mended": mended},
-    }
 
 
 def print_row(name: str, result: dict) -> None:
@@ -157,7 +165,9 @@ def main() -> None:
             print(f"{name:24} failed: {error}", flush=True)
             continue
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        brief[name] = {key: value for key, value in result.items() if key not in ("tuning", "step_seconds")}
+        brief[name] = {
+            key: value for key, value in result.items() if key != "tuning" and not key.endswith("_seconds")
+        }
         print_row(name, result)
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     print(json.dumps({"benchmark": "tune", "machine": machine, "scripts": brief}))

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from hasten.errors import NoStepError
-from hasten.measurement.launch import _wait, launch
+from hasten.measurement.launch import launch
+from hasten.measurement.watching import Watch
 
 MEASURING = '["measuring", 3, 0.1, 3, ""]'
 
@@ -21,28 +23,35 @@ def sleeper():
     process.wait()
 
 
+def wait(process, folder, patience, longest, on_status):
+    watch = Watch(process, folder, patience=patience, longest=longest, on_status=on_status)
+    while not watch.over():
+        time.sleep(0.05)
+    return watch.exit_code
+
+
 def test_once_a_step_was_seen_a_status_that_is_gone_is_no_lack_of_steps(tmp_path, sleeper):
     status = tmp_path / "status-7"
     status.write_text(MEASURING)
-    assert _wait(sleeper, tmp_path, 0.2, 60.0, lambda _: status.write_text("")) == 0
+    assert wait(sleeper, tmp_path, 0.2, 60.0, lambda _: status.write_text("")) == 0
 
 
 def test_without_a_step_patience_ends(tmp_path, sleeper):
     with pytest.raises(NoStepError, match=r"no optimizer step in 0 s"):
-        _wait(sleeper, tmp_path, 0.2, 60.0, print)
+        wait(sleeper, tmp_path, 0.2, 60.0, print)
 
 
 def test_a_window_that_never_fills_is_given_up(sleeper, tmp_path):
     (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
     with pytest.raises(NoStepError, match="it may hang"):
-        _wait(sleeper, tmp_path, 60.0, 0.2, print)
+        wait(sleeper, tmp_path, 60.0, 0.2, print)
 
 
 def test_a_script_that_makes_no_further_step_is_given_up(sleeper, tmp_path, monkeypatch):
-    monkeypatch.setattr("hasten.measurement.launch.STALLS", 1)
+    monkeypatch.setattr("hasten.measurement.watching.STALLS", 1)
     (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
     with pytest.raises(NoStepError, match="no further step"):
-        _wait(sleeper, tmp_path, 0.2, 60.0, print)
+        wait(sleeper, tmp_path, 0.2, 60.0, print)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.measurement.side import Frequencies
+from hasten.measurement.side import Frequencies, SideError
 from hasten.stats import Estimate
 from hasten.tuning.manner import Manner
 from hasten.tuning.trial import Sides, compare, decide, try_fix
@@ -79,6 +79,15 @@ def test_a_script_that_fails_under_a_fix_fails_the_trial_and_nothing_else(bench,
 def test_a_fix_that_was_not_on_is_no_gain(bench, frequencies):
     trial = trial_of(bench({"bf16": 2.0}, refused={"bf16": "the script uses autocast itself"}), frequencies)
     assert trial.verdict == "failed" and "uses autocast itself" in trial.note
+
+
+def test_a_script_that_cannot_be_there_twice_is_tried_one_side_after_the_other(bench, frequencies, monkeypatch):
+    def in_vain(_sides):
+        raise SideError("address already in use")
+
+    monkeypatch.setattr("hasten.tuning.trial.run_in_turns", in_vain)
+    trial = try_fix(bench({"bf16": 1.5}), {}, "bf16", True, frequencies=frequencies, manner=Manner(turns=True))
+    assert trial.verdict == "faster"
 
 
 def test_compiling_is_charged_as_it_was_the_first_time(bench, frequencies):

@@ -1,4 +1,4 @@
-"""Start the user's own command in a fresh process, watch it, and read back what it recorded.
+"""Start the user's own command in a fresh process, and read back what it recorded.
 
 In: the words of a command and a spec. Out: the raw records, the stage lines and the machine over time. Refuses to
 leave anything behind: whatever the command started is ended with it.
@@ -18,40 +18,15 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
-from hasten.errors import CommandError, DirectoryError, NoStepError
+from hasten.errors import CommandError
 from hasten.measurement.ending import HeldInterrupts, end_everything
+from hasten.measurement.environment import FOLDER_VARIABLE, environment_for, make_folder
 from hasten.measurement.system.resources import ResourceSampler
+from hasten.measurement.watching import Watch, statuses_in
 from hasten.records import ResourceSample
-
-FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
-STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
-GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
-
-# A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
-TRACKERS = {
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-    "DVCLIVE_TEST": "true",
-}
-
-JOINED = {"LD_PRELOAD": ":", "PYTORCH_CUDA_ALLOC_CONF": ","}  # variables that hold a list: the user's own stays
-
-ENTRY_POINT = """\
-import sys
-
-def install():
-    try:
-        import hasten
-    except ImportError:
-        sys.path.append({home!r})
-    from hasten.measurement.inside.child import install
-    install()
-"""
 
 
 @dataclass(kw_only=True)
@@ -92,18 +67,127 @@ def command_words(words: Sequence[str], *, module: bool) -> list[str]:
     raise CommandError(f"no such script or command: {words[0]}")
 
 
-def make_folder(folder: Path) -> Path:
-    """Make a folder for a run's files. Raises DirectoryError when it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise DirectoryError(
-            f"cannot write to {folder} ({error.strerror}); run from a directory that you may write to"
-        ) from None
-    return folder
+class Launch:
+    """A launched command: started on entry; on exit it has ended, with all that it started.
+
+    `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
+    error too); None leaves both alone. `apart`: in a process group of its own, in which it can be stopped.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        spec: Mapping[str, object],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        output: int | None = None,
+        patience: float = 60.0,
+        longest: float = float("inf"),
+        on_status: Callable[[list[object]], object] = lambda _: None,
+        apart: bool = False,
+    ) -> None:
+        self.command, self.spec, self.folder = command, spec, folder
+        self._environment, self._output, self._apart = environment or {}, output, apart
+        self._patience, self._longest, self._on_status = patience, longest, on_status
+        self._stood = 0.0  # seconds that it was stopped
+        self._stopped_at: float | None = None
+        self._around = contextlib.ExitStack()
+
+    def __enter__(self) -> Launch:
+        make_folder(self.folder)
+        self._around.enter_context(_sigterm_as_interrupt())
+        try:
+            self._start()
+        except BaseException:
+            self._around.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        started = time.perf_counter()
+        scratch = tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True)
+        told = {**self.spec, "launcher": os.getpid(), "sockets": self._around.enter_context(scratch)}
+        (self.folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
+        held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
+        try:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environment_for(self.folder, self._environment),
+                stdout=self._output,
+                stderr=self._output if self.spec.get("quiet") else None,
+                start_new_session=self._apart,
+            )
+            self.outcome = Outcome(exit_code=None, started=started)
+            self._sampler = ResourceSampler(self.process.pid, clock=lambda: time.perf_counter() - started)
+            self._watch = Watch(
+                self.process,
+                self.folder,
+                patience=self._patience,
+                longest=self._longest,
+                on_status=self._on_status,
+                clock=self._seconds,
+            )
+        except BaseException:
+            held.let_go()
+            raise
+        try:
+            held.let_go()
+            self._sampler.__enter__()
+        except BaseException:
+            self._end()
+            raise
+
+    def _seconds(self) -> float:
+        """A clock that stands while the command does."""
+        return time.monotonic() - self._stood
+
+    def over(self) -> bool:
+        """Whether its windows are full, or it has ended by itself. Raises NoStepError as `launch` does."""
+        return self._watch.over()
+
+    def stop(self) -> None:
+        """Have everything of it stand still."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it work again."""
+        if self._stopped_at is not None:
+            self._stood += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.go_on()  # what stands still hears no request to end
+            self.outcome.exit_code = self._watch.exit_code
+            self._sampler.__exit__(kind, error, trace)
+        finally:
+            self._end()
+        if kind is not None:
+            return
+        outcome, folder = self.outcome, self.folder
+        outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
+        outcome.stages = list(_stage_lines(folder))
+        outcome.statuses = statuses_in(folder)
+
+    def _end(self) -> None:
+        try:
+            self.outcome.seconds = time.perf_counter() - self.outcome.started
+            mark = (FOLDER_VARIABLE, os.fspath(self.folder.resolve()))
+            end_everything(self.process, self._sampler.seen, mark=mark)
+            self.outcome.samples = list(self._sampler.samples)
+            self.outcome.sampler_cpu = self._sampler.cpu_seconds
+        finally:
+            self._around.close()
 
 
 def launch(
@@ -117,151 +201,25 @@ def launch(
     longest: float = float("inf"),
     on_status: Callable[[list[object]], object] = lambda _: None,
 ) -> Outcome:
-    """Run `command` until its windows are full or it ends by itself.
+    """Run `command` until its windows are full or it ends by itself; see Launch for `output`.
 
-    `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
-    error too); None leaves both alone. Raises NoStepError when no step was made in `patience` seconds, no further one in ten
-    times that, or the window is not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
+    Raises NoStepError when no step was made in `patience` seconds, no further one in ten times that, or the window is
+    not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
     """
-    make_folder(folder)
-    started = time.perf_counter()
-    with (
-        _sigterm_as_interrupt(),
-        tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True) as sockets,
-    ):
-        told = {**spec, "launcher": os.getpid(), "sockets": sockets}
-        (folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
-        held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment_for(folder, environment or {}),
-                stdout=output,
-                stderr=output if spec.get("quiet") else None,
-            )
-            outcome = Outcome(exit_code=None, started=started)
-            sampler = ResourceSampler(process.pid, clock=lambda: time.perf_counter() - started)
-        except BaseException:
-            held.let_go()
-            raise
-        try:
-            held.let_go()
-            with sampler:
-                outcome.exit_code = _wait(process, folder, patience, longest, on_status)
-        finally:
-            outcome.seconds = time.perf_counter() - started
-            end_everything(process, sampler.seen, mark=(FOLDER_VARIABLE, os.fspath(folder.resolve())))
-            outcome.samples = list(sampler.samples)
-            outcome.sampler_cpu = sampler.cpu_seconds
-    outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
-    outcome.stages = list(_stage_lines(folder))
-    outcome.statuses = _statuses(folder)
-    return outcome
-
-
-def environment_for(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a process, and all it starts, is measured into `folder`."""
-    environment = plugin_environment(folder, {**TRACKERS, **extra})
-    environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
-    return environment
-
-
-def plugin_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which torch calls the plug-in at the end of its import; its entry point lies in `folder`."""
-    autoload = folder / "autoload"
-    information = autoload / "hasten_autoload-1.dist-info"
-    make_folder(information)
-    if os.pathsep in os.fspath(autoload.resolve()):
-        raise DirectoryError(
-            f"the path of {folder} has a {os.pathsep!r}, which PYTHONPATH cannot hold; run elsewhere"
-        )
-    home = os.fspath(Path(__file__).resolve().parents[2])
-    _write_whole(autoload / "hasten_autoload.py", ENTRY_POINT.format(home=home))
-    _write_whole(information / "METADATA", "Metadata-Version: 2.1\nName: hasten-autoload\nVersion: 1\n")
-    _write_whole(information / "entry_points.txt", "[torch.backends]\nhasten = hasten_autoload:install\n")
-    environment = {**os.environ, **extra}
-    for name, separator in JOINED.items():
-        if name in extra and os.environ.get(name):
-            environment[name] = separator.join((os.environ[name], extra[name]))
-    path = [os.fspath(autoload.resolve()), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    return environment
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Another run under the same folder may be reading it."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
-def _wait(
-    process: subprocess.Popen[bytes],
-    folder: Path,
-    patience: float,
-    longest: float,
-    on_status: Callable[[list[object]], object],
-) -> int | None:
-    """Wait for the windows to fill or the process to end; its exit code, or None when hasten ended it."""
-    started = time.monotonic()
-    full_at: float | None = None
-    stepped = False
-    last, moved_at = None, started
-    while True:
-        code = process.poll()
-        statuses = _statuses(folder)
-        trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
-        done = [s for s in trained if s[0] == "done"]
-        stepped = stepped or bool(trained)
-        if statuses != last:
-            last, moved_at = statuses, time.monotonic()
-        if statuses:
-            on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
-        if code is not None:
-            ended_by_us = any(_ended_by_us(path) for path in folder.glob("raw-*.json"))
-            return None if ended_by_us and code == 0 else code
-        if any(_ended_by_us(path) for path in folder.glob("raw-*.json")):
-            full_at = full_at or time.monotonic()
-            if len(done) == len(trained) or time.monotonic() - full_at > GRACE:
-                # Its own process has left by now, unless a launcher or a parent script waits for others.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=0.5)
-                return None
-        elif not stepped and time.monotonic() - started > patience:
-            raise NoStepError(_no_step(statuses, patience))
-        elif stepped and time.monotonic() - moved_at > STALLS * patience:
-            raise NoStepError(f"no further step in {STALLS * patience:.0f} s; it may hang, or raise --wait")
-        elif time.monotonic() - started > longest:
-            raise NoStepError(f"its steps were not measured within {longest:.0f} s; it may hang")
-        time.sleep(0.05)
-
-
-def _ended_by_us(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text(encoding="utf-8")).get("ended_by") == "hasten"
-    return False
-
-
-def _no_step(statuses: Sequence[Sequence[object]], patience: float) -> str:
-    waited = f"no optimizer step in {patience:.0f} s"
-    if not statuses:
-        return (
-            f"{waited}, and no process has finished `import torch`; is this a PyTorch script? "
-            "(hasten cannot see into `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
-        )
-    if any(s[3] for s in statuses):
-        return f"{waited}, though backward ran {max(s[3] for s in statuses)} times; raise --wait"  # type: ignore[type-var]
-    if any(s[0] == "loading" for s in statuses):
-        return f"{waited}, though a loader is being read; if the first step takes longer, raise --wait"
-    return f"{waited}; if the script prepares for longer, raise --wait; if it does not train, hasten cannot help"
-
-
-def _statuses(folder: Path) -> list[list[object]]:
-    found: list[list[object]] = []
-    for path in folder.glob("status-*"):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-    return found
+    launched = Launch(
+        command,
+        spec=spec,
+        folder=folder,
+        environment=environment,
+        output=output,
+        patience=patience,
+        longest=longest,
+        on_status=on_status,
+    )
+    with launched:
+        while not launched.over():
+            time.sleep(0.05)
+    return launched.outcome
 
 
 def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:

@@ -21,9 +21,10 @@ import hasten
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import against, read_switches
+from hasten.measurement.environment import make_folder
 from hasten.measurement.failures import failure, why_no_step
 from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_switch, choose, promising, shares_of
-from hasten.measurement.launch import Outcome, command_words, launch, make_folder
+from hasten.measurement.launch import Outcome, command_words, launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine

@@ -1,28 +1,34 @@
 """One side of a comparison: the script in a fresh process under some settings, for a few seconds.
 
 In: a command, what its processes are told, an environment. Out: what a step took and what training did to the model.
-Refuses to compare.
+Two sides may take turns: then their steps are told as the machine was for both. Refuses to judge.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.errors import NoStepError
+from hasten.measurement.environment import make_folder
 from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
 from hasten.measurement.inside.programs import PLAIN
-from hasten.measurement.launch import Outcome, launch, make_folder
+from hasten.measurement.launch import Launch, Outcome
 from hasten.measurement.recorder import Recorded
+from hasten.measurement.turns import take_turns
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
+OUTPUT = "output.txt"
 
 
 class SideError(Exception):
@@ -34,6 +40,7 @@ class Seen:
     """What one launch told."""
 
     parts: Mapping[str, float]  # seconds: of a regular step, and of each rare phase whenever it comes
+    segments: Sequence[float] = ()  # mean seconds of the regular steps in each, in their order
     num_steps: int
     samples_per_step: float | None
     startup_seconds: float  # from the start of the process to the end of its warm-up
@@ -81,13 +88,28 @@ class Bench:
         on_status: Callable[[list[object]], object] = lambda _: None,
     ) -> Seen:
         """One launch. Raises SideError where the script does not train in it."""
+        with self.prepared(spec, environment, on_status=on_status) as side:
+            with side.launch:
+                while not side.launch.over():
+                    time.sleep(0.05)
+            return side.seen()
+
+    @contextlib.contextmanager
+    def prepared(
+        self,
+        spec: Mapping[str, object],
+        environment: Mapping[str, str],
+        *,
+        on_status: Callable[[list[object]], object] = lambda _: None,
+        apart: bool = False,
+    ) -> Generator[Prepared]:
+        """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         self._num_launches += 1
         folder = make_folder(self.folder / f"side-{self._num_launches}")
         patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
-        path = folder / "output.txt"
         try:
-            with path.open("wb") as output:
-                outcome = launch(
+            with (folder / OUTPUT).open("wb") as output:
+                launch = Launch(
                     self.command,
                     spec={**spec, "quiet": True},
                     folder=folder,
@@ -96,12 +118,52 @@ class Bench:
                     patience=patience,
                     longest=patience + 4 * float(spec["seconds"]) + float(spec.get("warm_seconds", 0.0)),  # type: ignore[arg-type]
                     on_status=on_status,
+                    apart=apart,
                 )
-            return _seen(outcome, folder, path)
+                yield Prepared(launch, folder)
         except NoStepError as error:
             raise SideError(str(error)) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch, and where it is measured into."""
+
+    launch: Launch
+    folder: Path
+
+    def seen(self) -> Seen:
+        """What it told, once it is over. Raises SideError."""
+        return _seen(self.launch.outcome, self.folder, self.folder / OUTPUT)
+
+
+Side = tuple[Bench, Mapping[str, object], Mapping[str, str]]  # with its spec and its environment
+
+
+def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
+    """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
+    with contextlib.ExitStack() as around:
+        prepared = [
+            around.enter_context(bench.prepared({**spec, "turns": True}, environment, apart=True))
+            for bench, spec, environment in sides
+        ]
+        take_turns([(side.launch, side.folder) for side in prepared])
+        return _at_equal_times([side.seen() for side in prepared])
+
+
+def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
+    """The regular step of each as it was beside the first's: the median of the segments' ratios, two by two."""
+    first = sides[0]
+    told = [first]
+    for other in sides[1:]:
+        ratios = [math.log(b / a) for a, b in zip(first.segments, other.segments)]
+        if ratios:
+            regular = first.parts[REGULAR] * math.exp(statistics.median(ratios))
+            other = replace(other, parts={**other.parts, REGULAR: regular})
+        told.append(other)
+    return told
 
 
 def _seen(outcome: Outcome, folder: Path, output: Path) -> Seen:
@@ -124,8 +186,10 @@ def _seen(outcome: Outcome, folder: Path, output: Path) -> Seen:
         raise SideError(f"it could not be measured: {raw['extra']['trouble']}")
     began = raw["started_at"] if raw["started_at"] is not None else recorded.measured[0].start
     samples = [s.num_samples for s in recorded.measured if s.num_samples is not None]
+    counted = [s for s in recorded.steps or recorded.measured if s.counted]
     return Seen(
-        parts=_parts(recorded.steps if recorded.steps else recorded.measured),
+        parts=_parts(counted),
+        segments=segment_means(counted, PLAIN),
         num_steps=len(recorded.measured),
         samples_per_step=statistics.fmean(samples) if samples else None,
         startup_seconds=began - outcome.started,
@@ -141,8 +205,7 @@ def _plain(line: str) -> str:
     return "".join(c for c in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) if c.isprintable()).strip()
 
 
-def _parts(steps: Sequence[FoldedStep]) -> dict[str, float]:
-    counted = [s for s in steps if s.counted]
+def _parts(counted: Sequence[FoldedStep]) -> dict[str, float]:
     # A segment's mean is stalled by whatever else the machine does; half of the segments are not.
     means = segment_means(counted, PLAIN) or [s.regular for s in counted]
     parts = {REGULAR: statistics.median(means)}

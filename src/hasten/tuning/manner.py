@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hasten.diagnosis.case import Case
 from hasten.fixes.catalog import installers_of, start_seconds_of
 from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
+from hasten.measurement.turns import POSSIBLE
 from hasten.records import Settings
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache"}  # fixes that gain from the second epoch on
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
+MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,7 @@ class Manner:
     warm_steps: int = 0  # until then
     warm_seconds: float = 20.0  # that these may take
     most_pairs: int = 16
+    turns: bool = False  # both sides of a pair at once, one working at a time
 
 
 def manner_of(first: Situation, settings: Settings) -> Manner:
@@ -39,15 +43,26 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
         if period and case.share(phase) >= 0.05:
             seconds = max(seconds, min(20.0, 2.2 * period * case.step))
     seconds = max(seconds, min(8.0, 5 * case.step))
+    turns = _can_take_turns(case)
     if not KEEPING & {*settings}:
-        return Manner(seconds=seconds)
+        return Manner(seconds=seconds, turns=turns)
     number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
     return Manner(
         seconds=seconds,
         repeated_batches=math.ceil(number * max(1.0, case.batches)),
         warm_steps=number + 1,
         warm_seconds=3 * max(WARM_LIMIT, number * case.step),
+        turns=turns,
     )
+
+
+def _can_take_turns(case: Case) -> bool:
+    """Whether two launches may be there at once: one process trains, on the CPU, and there is memory for two."""
+    run = case.run
+    peak = max((sample.resident_bytes for sample in run.resources), default=math.inf)
+    is_python = run.command[0] == "-m" or run.command[0].endswith(".py")
+    alone = run.facts.num_training_processes == 1 and case.on_cpu
+    return POSSIBLE and is_python and alone and MEMORY_FOR_TWO * peak < run.machine.memory_available_bytes
 
 
 def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> dict[str, object]:

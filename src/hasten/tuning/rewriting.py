@@ -157,6 +157,8 @@ def _hits(loop: ast.For) -> str | None:
             if None not in names and length in names and len(names) == 2:
                 (other,) = names - {length}
                 return f"{count} += ({other}.view_as({length}) == {length}).sum()"
+        case _:
+            pass
     return None
 
 
@@ -168,7 +170,8 @@ def _indexed(node: ast.expr, index: str) -> str | None:
             args=[],
         ):
             return name if at == index else None
-    return None
+        case _:
+            return None
 
 
 def _instead(text: str, statement: ast.stmt, new: str) -> str | None:

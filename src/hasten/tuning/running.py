@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hasten.errors import CommandError
 from hasten.fixes.catalog import installers_of, variables_of
+from hasten.measurement.environment import plugin_environment
 from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
-from hasten.measurement.launch import plugin_environment
 from hasten.records import Settings
 from hasten.tuning.plan import Plan
 

@@ -2,8 +2,9 @@
 
 In: two sets of settings. Out: a Trial. Refuses to choose what to try.
 
-The order is A B B A A B B A ..., each A with the B next to it a pair, so that a machine that grows slower or faster does
-so for both. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
+Both sides of a pair are there at once and take turns, a quarter of a second each, so that a shared machine's ups and downs
+fall on both (see `measurement.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
+pair. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
 `stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of
 which the last look will hardly be clear either, is given up before (stopping for futility by conditional power: Lachin,
 Statistics in Medicine 24, 2005): that takes no proof, for nothing is claimed. A whole plan is not given up.
@@ -14,13 +15,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from hasten.fixes.catalog import CATALOG, variables_of
-from hasten.measurement.side import Bench, Frequencies, Seen, SideError
+from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
 from hasten.records import Interval, Settings, Trial, Value
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
@@ -31,12 +32,24 @@ FUTILE = 0.8  # of the gain that the last look would call clear: with less in si
 FEWEST_FOR_FUTILE = 6  # pairs; of fewer the spread is too uncertain to give up by
 
 
+Chosen = tuple[Bench, Settings]
+
+
 @dataclass
 class Sides:
     """What both sides' launches have told so far, in their order."""
 
     baseline: list[Seen] = field(default_factory=list)
     candidate: list[Seen] = field(default_factory=list)
+
+    def add_pair(self, baseline: Chosen, candidate: Chosen, manner: Manner) -> None:
+        """One more launch of each; which comes first changes from pair to pair. Raises SideError."""
+        both = [(baseline, self.baseline), (candidate, self.candidate)]
+        if len(self.baseline) % 2:
+            both.reverse()
+        told = side_by_side([chosen for chosen, _ in both], manner)
+        for seen, (_, into) in zip(told, both):
+            into.append(seen)
 
     def seconds(self, frequencies: Frequencies) -> tuple[list[float], list[float]]:
         """Seconds a step of each launch; a rare phase counts where every launch has met it."""
@@ -58,7 +71,13 @@ class Sides:
 
 def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
     """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
-    seen = bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
+    return _all_on(
+        bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
+    )
+
+
+def _all_on(seen: Seen) -> Seen:
+    """The same. Raises SideError where one of its fixes is not on."""
     for name, state in seen.fixes.items():
         if state != "on":
             raise SideError(f"{name} is not on: {state}")
@@ -109,7 +128,14 @@ def compare(
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
         for number in range(1, manner.most_pairs + 1):
-            _pair(bench, settings, candidate, sides, manner, first=number % 2 == 1)
+            try:
+                sides.add_pair((bench, settings), (bench, candidate), manner)
+            except SideError:
+                if not manner.turns:
+                    raise
+                # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
+                manner = replace(manner, turns=False)
+                sides.add_pair((bench, settings), (bench, candidate), manner)
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
@@ -124,13 +150,12 @@ def compare(
     )
 
 
-def _pair(
-    bench: Bench, settings: Settings, candidate: Settings, sides: Sides, manner: Manner, *, first: bool
-) -> None:
-    """One launch of each side; the order turns round from pair to pair."""
-    launches = [(settings, sides.baseline), (candidate, sides.candidate)]
-    for chosen, into in launches if first else reversed(launches):
-        into.append(side(bench, chosen, manner))
+def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
+    """Two launches in turns, or one after the other where the manner says so. Raises SideError."""
+    if not manner.turns:
+        return [side(bench, settings, manner) for bench, settings in launches]
+    told = run_in_turns([(bench, spec_of(s, manner), variables_of(s, scratch=bench.folder)) for bench, s in launches])
+    return [_all_on(seen) for seen in told]
 
 
 def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:

@@ -23,8 +23,9 @@ from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input
 from hasten.fixes.catalog import installers_of, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
+from hasten.measurement.environment import make_folder
 from hasten.measurement.interventions import START
-from hasten.measurement.launch import command_words, make_folder
+from hasten.measurement.launch import command_words
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json

@@ -2,7 +2,17 @@
 
 import pytest
 
-from hasten.measurement.inside.programs import MARKED, PLAIN, History, Segment, Switch, alternate, measure, plain
+from hasten.measurement.inside.programs import (
+    MARKED,
+    PLAIN,
+    History,
+    Segment,
+    Switch,
+    alternate,
+    in_turns,
+    measure,
+    plain,
+)
 
 
 def labels(segments):
@@ -98,6 +108,25 @@ def test_a_plain_program_marks_nothing():
 
 def test_a_plain_program_of_slow_steps_has_enough_segments_for_an_interval():
     assert len(list(plain(History(measuring=60.0), seconds=4.0))) == 4
+
+
+def test_segments_in_turns_are_short_and_each_waits_for_its_turn():
+    history, waits = History(), []
+    program = in_turns(history, seconds=4.0, wait=lambda: waits.append(1))
+    for segment in program:
+        assert segment.min_seconds == 0.25
+        segment.enter()
+        history.measuring += 0.25
+    assert len(waits) == 16
+
+
+def test_a_short_step_at_the_beginning_of_a_turn_is_not_counted_and_a_long_one_is():
+    for step, settle in ((0.01, 1), (0.2, 0)):
+        history = History()
+        segments = in_turns(history, seconds=4.0, wait=print)
+        next(segments)
+        history.seconds["plain"] = [step]
+        assert next(segments).settle == settle
 
 
 def test_switches_go_on_and_off_in_balance():

@@ -24,6 +24,7 @@ class Course:
         self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, counted
         self.first_step_at: float | None = None
         self.started_at: float | None = None  # when the warm-up ended
+        self.rested = 0.0  # seconds since then in which others had their turn
         self.segment: Segment | None = None
         self.cold: Callable[[], bool] = lambda: False  # the warm-up goes on while it is, up to `longest_warm_up`
         self.longest_warm_up = LONGEST_WARM_UP
@@ -81,7 +82,7 @@ class Course:
             mean = (now - self._begun) / max(1, self._steps - segment.settle)
             self.history.seconds.setdefault(segment.label, []).append(mean)
             segment.leave()
-        self.history.measuring = now - self.started_at
+        self.history.measuring = now - self.started_at - self.rested
 
     def upcoming(self) -> Segment | None:
         """The program's next segment; None where it is over."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hasten.stats import mean_interval
 
 PLAIN, MARKED = "plain", "marked"
+TURN = 0.25  # seconds: neighbours on a shared machine come and go within seconds
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
 
@@ -98,6 +99,20 @@ def plain(history: History, *, seconds: float) -> Program:
         if done >= 4 and history.measuring >= seconds:
             return
         yield Segment(label=PLAIN, min_seconds=seconds / 8, min_steps=1)
+
+
+def in_turns(history: History, *, seconds: float, wait: Callable[[], object]) -> Program:
+    """The same in short segments, each of which waits for its turn; at least eight.
+
+    What happened meanwhile has emptied the caches: a short step at a segment's start is not counted.
+    """
+    length = min(TURN, seconds / 8)
+    done = 0
+    while done < 8 or history.measuring < seconds:
+        means = history.seconds.get(PLAIN, [])
+        settle = int(bool(means) and means[-1] < length / 4)
+        yield Segment(label=PLAIN, min_seconds=length, min_steps=1, settle=settle, enter=wait)
+        done += 1
 
 
 def first_steps(history: History, *, num_steps: int, seconds: float) -> Program:

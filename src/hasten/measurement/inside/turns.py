@@ -1,0 +1,39 @@
+"""Two launches of a comparison take turns: while one works, the other stands still.
+
+In: a folder with two pipes. Out: this process asks before each of its segments, and goes on when it is told to. Refuses
+to go on when nobody is there to tell.
+
+Between the asking and the answer the parent stops the whole process group, so that no worker fetches ahead meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from time import perf_counter
+
+from hasten.measurement.inside.leaving import leave
+
+ASKS, TOLD = "turn-asks", "turn-told"
+
+
+class Turns:
+    """The turns of the one process of a launch that is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pipes: tuple[int, int] | None = None
+
+    def wait(self) -> float:
+        """Seconds until it was this process's turn."""
+        began = perf_counter()
+        if self._pipes is None:
+            self._pipes = os.open(self._folder / ASKS, os.O_WRONLY), os.open(self._folder / TOLD, os.O_RDONLY)
+        told = b""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipes[0], b".")
+            told = os.read(self._pipes[1], 1)
+        if not told:  # hasten is gone
+            leave(None)
+        return perf_counter() - began

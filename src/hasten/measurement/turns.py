@@ -1,0 +1,102 @@
+"""Two launches at once, of which one works for a quarter of a second and then the other, A B B A A B B A.
+
+In: launches whose processes ask for each of their segments. Out: both are over. Refuses to measure: each times its own
+steps, between its turns.
+
+A shared machine is now fast and now slow, for seconds at a time. Launches one after another meet different machines;
+turns are so short that both meet the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hasten.measurement.inside.turns import ASKS, TOLD
+from hasten.measurement.launch import Launch
+
+POLL = 0.05  # seconds between two looks at whether a launch is over
+
+POSSIBLE = os.name == "posix" and hasattr(os, "mkfifo")
+
+
+class Pipes:
+    """How one launch asks for its turn, and is told that it is."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in (ASKS, TOLD):
+            os.mkfifo(folder / name)
+        # Open for both ends, for there is no other yet; the launched process sees the end of it when this one is gone.
+        self._asks = os.open(folder / ASKS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._told = os.open(folder / TOLD, os.O_RDWR | os.O_CLOEXEC)
+
+    def asked(self) -> bool:
+        """Whether it asks now, or within a moment."""
+        if not select.select([self._asks], [], [], POLL)[0]:
+            return False
+        os.read(self._asks, 1)
+        return True
+
+    def tell(self) -> None:
+        """Give it a turn."""
+        os.write(self._told, b".")
+
+    def close(self) -> None:
+        """Whoever waits for a turn now will never have it."""
+        os.close(self._asks)
+        os.close(self._told)
+
+
+def take_turns(launches: Sequence[tuple[Launch, Path]]) -> None:
+    """Enter two launches and see both to their ends; each comes with its folder. Raises NoStepError as `launch` does."""
+    with contextlib.ExitStack() as around:
+        players: list[tuple[Launch, Pipes]] = []
+        over: set[int] = set()
+        for number, (launch, folder) in enumerate(launches):
+            pipes = Pipes(folder)
+            around.callback(pipes.close)
+            around.enter_context(launch)
+            players.append((launch, pipes))
+            _until_it_asks(launch, pipes, number, over)  # its warm-up, in which the others stand
+        around.callback(_guard([launch.process.pid for launch, _ in players]))
+        for number in _order(len(players)):
+            if len(over) == len(players):
+                return
+            if number not in over:
+                launch, pipes = players[number]
+                launch.go_on()
+                pipes.tell()
+                _until_it_asks(launch, pipes, number, over)
+
+
+def _until_it_asks(launch: Launch, pipes: Pipes, number: int, over: set[int]) -> None:
+    while not pipes.asked():
+        if launch.over():
+            over.add(number)
+            return
+    launch.stop()
+
+
+def _order(number: int) -> Iterator[int]:
+    """A B B A A B B A, for ever."""
+    while True:
+        yield from range(number)
+        yield from reversed(range(number))
+
+
+def _guard(groups: Sequence[int]) -> Callable[[], None]:
+    """Have what stands still woken when this process is gone, however it went; call the result when there is no need."""
+    names = " ".join(f"-{group}" for group in groups)
+    guard = subprocess.Popen(["sh", "-c", f"read _; kill -CONT {names} 2>/dev/null"], stdin=subprocess.PIPE)
+
+    def dismiss() -> None:
+        guard.kill()
+        guard.wait()
+        assert guard.stdin is not None
+        guard.stdin.close()
+
+    return dismiss

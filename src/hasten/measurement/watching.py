@@ -1,0 +1,105 @@
+"""Watch what a launch's processes tell, until their windows are full or the command has ended.
+
+In: a process and the folder that it is measured into. Out: whether it is over, and how it ended. Refuses to end anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hasten.errors import NoStepError
+
+STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
+GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
+
+
+class Watch:
+    """One launch, looked at again and again. Its seconds are those of `clock`."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        *,
+        patience: float,
+        longest: float,
+        on_status: Callable[[list[object]], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.exit_code: int | None = None  # None: hasten ended it
+        self._process, self._folder = process, folder
+        self._patience, self._longest = patience, longest
+        self._on_status, self._clock = on_status, clock
+        self._started = self._moved_at = clock()
+        self._full_at: float | None = None
+        self._stepped = False
+        self._last: list[list[object]] | None = None
+
+    def over(self) -> bool:
+        """Whether it is. Raises NoStepError where no step, no further one, or no full window came in time."""
+        code = self._process.poll()
+        statuses = statuses_in(self._folder)
+        trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
+        self._stepped = self._stepped or bool(trained)
+        now = self._clock()
+        if statuses != self._last:
+            self._last, self._moved_at = statuses, now
+        if statuses:
+            self._on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
+        ended_by_us = any(_ended_by_us(path) for path in self._folder.glob("raw-*.json"))
+        if code is not None:
+            self.exit_code = None if ended_by_us and code == 0 else code
+            return True
+        if ended_by_us:
+            self._full_at = self._full_at or now
+            if all(s[0] == "done" for s in trained) or now - self._full_at > GRACE:
+                # Its own process has left by now, unless a launcher or a parent script waits for others.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=0.5)
+                return True
+            return False
+        self._check_patience(now, statuses)
+        return False
+
+    def _check_patience(self, now: float, statuses: Sequence[Sequence[object]]) -> None:
+        taken, patience = now - self._started, self._patience
+        if not self._stepped and taken > patience:
+            raise NoStepError(_no_step(statuses, patience))
+        if self._stepped and now - self._moved_at > STALLS * patience:
+            raise NoStepError(f"no further step in {STALLS * patience:.0f} s; it may hang, or raise --wait")
+        if taken > self._longest:
+            raise NoStepError(f"its steps were not measured within {self._longest:.0f} s; it may hang")
+
+
+def _ended_by_us(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8")).get("ended_by") == "hasten"
+    return False
+
+
+def _no_step(statuses: Sequence[Sequence[object]], patience: float) -> str:
+    waited = f"no optimizer step in {patience:.0f} s"
+    if not statuses:
+        return (
+            f"{waited}, and no process has finished `import torch`; is this a PyTorch script? "
+            "(hasten cannot see into `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
+        )
+    if any(s[3] for s in statuses):
+        return f"{waited}, though backward ran {max(s[3] for s in statuses)} times; raise --wait"  # type: ignore[type-var]
+    if any(s[0] == "loading" for s in statuses):
+        return f"{waited}, though a loader is being read; if the first step takes longer, raise --wait"
+    return f"{waited}; if the script prepares for longer, raise --wait; if it does not train, hasten cannot help"
+
+
+def statuses_in(folder: Path) -> list[list[object]]:
+    """What each process has told last."""
+    found: list[list[object]] = []
+    for path in folder.glob("status-*"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+    return found

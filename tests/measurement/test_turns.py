@@ -1,0 +1,134 @@
+"""Two launches take turns: while one works, nothing of the other does; and nothing stands for ever."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hasten.measurement.side import Bench, Seen, SideError, _at_equal_times, run_in_turns
+from hasten.measurement.turns import POSSIBLE
+from hasten.tuning.manner import Manner, spec_of
+
+SCRIPT = """
+import os, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        with open(LOG, "a") as log:
+            log.write(f"{time.perf_counter()}\\n")
+        return torch.ones(2)
+
+LOG = sys.argv[1]
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, batch in enumerate(DataLoader(Rows(), 2, num_workers=1, prefetch_factor=64)):
+    model(batch).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+    if step == LAST:
+        raise ValueError("no more")
+"""
+LONELY = """
+import sys, time
+from pathlib import Path
+from hasten.measurement.side import Bench, run_in_turns
+from hasten.tuning.manner import Manner, spec_of
+side = Bench([sys.executable, *sys.argv[1:]], Path("sides"), patience=60.0), spec_of({}, Manner(seconds=60.0)), {}
+run_in_turns([side, side])
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes")]
+
+
+def side_of(folder, name, *, last=-1, seconds=2.0):
+    script = folder / f"{name}.py"
+    script.write_text(SCRIPT.replace("LAST", str(last)))
+    bench = Bench([sys.executable, str(script), str(folder / f"{name}.log")], folder / name, patience=60.0)
+    return bench, spec_of({}, Manner(seconds=seconds)), {}
+
+
+def spells(path, *, gap=0.15):
+    """From when to when something was written, without a pause longer than `gap`."""
+    times = [float(line) for line in path.read_text().split()]
+    found = [[times[0], times[0]]]
+    for at in times:
+        if at - found[-1][1] > gap:
+            found.append([at, at])
+        found[-1][1] = at
+    return found
+
+
+def left_of(folder):
+    return [
+        p for p in psutil.process_iter(["cmdline"]) if any(str(folder) in word for word in p.info["cmdline"] or ())
+    ]
+
+
+def test_while_one_works_neither_the_other_nor_its_workers_do(tmp_path):
+    one, other = run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other")])
+    assert len(one.segments) >= 8 and len(other.segments) >= 8
+    assert one.parts["regular"] == pytest.approx(0.012, abs=0.008)  # the time of the other is not in it
+    first, second = spells(tmp_path / "one.log"), spells(tmp_path / "other.log")
+    assert len(first) >= 4 and len(second) >= 4
+    shared = [min(b, d) - max(a, c) for a, b in first for c, d in second]
+    assert max(shared) < 0.05
+    assert left_of(tmp_path) == []
+
+
+def test_a_side_that_fails_ends_the_other_too(tmp_path):
+    with pytest.raises(SideError, match="ValueError: no more"):
+        run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other", last=150)])
+    assert left_of(tmp_path) == []
+    assert not [*(tmp_path / "one").iterdir()]
+
+
+def test_a_side_that_is_done_early_leaves_the_other_to_its_end(tmp_path):
+    one, other = run_in_turns([side_of(tmp_path, "one", seconds=0.5), side_of(tmp_path, "other", seconds=2.0)])
+    assert len(other.segments) >= len(one.segments) == 8
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path, how):
+    script, lonely = tmp_path / "one.py", tmp_path / "lonely.py"
+    script.write_text(SCRIPT.replace("LAST", "-1"))
+    lonely.write_text(LONELY)
+    words = [sys.executable, str(lonely), str(script), str(tmp_path / "one.log")]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(Path(tmp_path).glob("sides/*/turn-told"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(6)  # into their turns
+    process.send_signal(how)
+    process.wait()
+    while left_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left_of(tmp_path) == []
+
+
+def seen(segments, **parts):
+    regular = sorted(segments)[len(segments) // 2]
+    return Seen(
+        parts={"regular": regular, **parts},
+        segments=segments,
+        num_steps=9,
+        samples_per_step=None,
+        startup_seconds=1.0,
+        peak_bytes=1.0,
+    )
+
+
+def test_sides_are_compared_turn_by_turn():
+    # The machine is half as fast in three turns of one side and in four of the other.
+    one, other = _at_equal_times(
+        [seen([1, 1, 1, 1, 2, 2, 2]), seen([1.1, 1.1, 1.1, 2.2, 2.2, 2.2, 2.2], validation=3.0)]
+    )
+    assert other.parts["regular"] / one.parts["regular"] == pytest.approx(1.1)
+    assert other.parts["validation"] == 3.0
