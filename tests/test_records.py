@@ -71,6 +71,12 @@ def test_a_record_cannot_be_changed(kind):
         setattr(record, msgspec.structs.fields(kind)[0].name, None)
 
 
+def test_a_name_that_is_no_text_is_kept_as_an_escape():
+    line = to_json(small_run(command=("train\udcff.py",), notes=("\udcff",)))
+    run = from_json(Run, line)
+    assert run.command == ("train\\udcff.py",) and run.notes == ("\\udcff",)
+
+
 def test_not_measured_and_measured_as_nothing_stay_apart():
     run = small_run(overhead=None, interventions=(Intervention(name="replay", baseline_seconds=0.0),))
     (tried,) = from_json(Run, to_json(run)).interventions

@@ -85,6 +85,6 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(value: object) -> None:
     """One line of JSON on standard output."""
-    import msgspec
+    from hasten.records import encode
 
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(encode(value).decode() + "\n")

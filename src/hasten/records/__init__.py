@@ -6,7 +6,7 @@ Seconds, bytes and ratios are floats or ints throughout; only `reports.format` t
 `None` means *not measured*; `0.0` is a measured zero.
 """
 
-from hasten.records.codec import RECORD_VERSION, Record, from_json, to_json
+from hasten.records.codec import RECORD_VERSION, Record, encode, from_json, to_json
 from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Diagnosis, Finding, WhatIf
 from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
@@ -70,6 +70,7 @@ __all__ = [
     "Value",
     "WhatIf",
     "Where",
+    "encode",
     "from_json",
     "to_json",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,7 +20,26 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 def to_json(record: Record) -> bytes:
     """Encode a record as one line of JSON."""
-    return msgspec.json.encode(record)
+    return encode(record)
+
+
+def encode(value: object) -> bytes:
+    """Encode records, and what holds them, as one line of JSON.
+
+    A file's name may hold bytes that are no text; they are told as escapes, for JSON has no place for them.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_text_only(msgspec.to_builtins(value)))
+
+
+def _text_only(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_text_only(key): _text_only(inner) for key, inner in value.items()}
+    return [_text_only(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record") -> AnyRecord:
