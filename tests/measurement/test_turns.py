@@ -1,6 +1,5 @@
 """Two launches take turns: while one works, nothing of the other does; and nothing stands for ever."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -95,8 +94,7 @@ def test_a_side_that_is_done_early_leaves_the_other_to_its_end(tmp_path):
     assert len(other.segments) >= len(one.segments) == 8
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path, how):
+def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
     script, lonely = tmp_path / "one.py", tmp_path / "lonely.py"
     script.write_text(SCRIPT.replace("LAST", "-1"))
     lonely.write_text(LONELY)
@@ -106,7 +104,7 @@ def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path, how):
     while len(list(Path(tmp_path).glob("sides/*/turn-told"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(6)  # into their turns
-    process.send_signal(how)
+    process.kill()
     process.wait()
     while left_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)

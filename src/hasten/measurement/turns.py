@@ -1,19 +1,20 @@
-"""Two launches at once, of which one works for a quarter of a second and then the other, A B B A A B B A.
+"""Two launches at once, of which one works for a quarter of a second and then the other, A B A B.
 
 In: launches whose processes ask for each of their segments. Out: both are over. Refuses to measure: each times its own
 steps, between its turns.
 
 A shared machine is now fast and now slow, for seconds at a time. Launches one after another meet different machines;
-turns are so short that both meet the same.
+turns are so short that both meet the same. Not A B B A: of two turns in a row the second finds its caches warm.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.measurement.inside.turns import ASKS, TOLD
@@ -63,7 +64,7 @@ def take_turns(launches: Sequence[tuple[Launch, Path]]) -> None:
             players.append((launch, pipes))
             _until_it_asks(launch, pipes, number, over)  # its warm-up, in which the others stand
         around.callback(_guard([launch.process.pid for launch, _ in players]))
-        for number in _order(len(players)):
+        for number in itertools.cycle(range(len(players))):
             if len(over) == len(players):
                 return
             if number not in over:
@@ -79,13 +80,6 @@ def _until_it_asks(launch: Launch, pipes: Pipes, number: int, over: set[int]) ->
             over.add(number)
             return
     launch.stop()
-
-
-def _order(number: int) -> Iterator[int]:
-    """A B B A A B B A, for ever."""
-    while True:
-        yield from range(number)
-        yield from reversed(range(number))
 
 
 def _guard(groups: Sequence[int]) -> Callable[[], None]:
