@@ -54,7 +54,7 @@ def side_of(folder, name, *, last=-1, seconds=2.0):
     return bench, spec_of({}, Manner(seconds=seconds)), {}
 
 
-def spells(path, *, gap=0.15):
+def spells(path, *, gap=0.05):
     """From when to when something was written, without a pause longer than `gap`."""
     times = [float(line) for line in path.read_text().split()]
     found = [[times[0], times[0]]]
@@ -78,7 +78,7 @@ def test_while_one_works_neither_the_other_nor_its_workers_do(tmp_path):
     first, second = spells(tmp_path / "one.log"), spells(tmp_path / "other.log")
     assert len(first) >= 4 and len(second) >= 4
     shared = [min(b, d) - max(a, c) for a, b in first for c, d in second]
-    assert max(shared) < 0.05
+    assert max(shared) < 0.02
     assert left_of(tmp_path) == []
 
 

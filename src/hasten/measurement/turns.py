@@ -1,4 +1,4 @@
-"""Two launches at once, of which one works for a quarter of a second and then the other, A B A B.
+"""Two launches at once, of which one works for a tenth of a second and then the other, A B A B.
 
 In: launches whose processes ask for each of their segments. Out: both are over. Refuses to measure: each times its own
 steps, between its turns.

@@ -26,7 +26,7 @@ MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches
 class Manner:
     """How launches are made."""
 
-    seconds: float = 2.0  # of steps that count
+    seconds: float = 3.0  # of steps that count
     repeated_batches: int | None = None  # the same over and over, measured once each has come
     warm_steps: int = 0  # until then
     warm_seconds: float = 20.0  # that these may take

@@ -2,7 +2,7 @@
 
 In: two sets of settings. Out: a Trial. Refuses to choose what to try.
 
-Both sides of a pair are there at once and take turns, a quarter of a second each, so that a shared machine's ups and downs
+Both sides of a pair are there at once and take turns, a tenth of a second each, so that a shared machine's ups and downs
 fall on both (see `measurement.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
 pair. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
 `stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hasten.stats import mean_interval
 
 PLAIN, MARKED = "plain", "marked"
-TURN = 0.25  # seconds: neighbours on a shared machine come and go within seconds
+TURN = 0.1  # seconds; the shorter, the more of them tell, but caches must warm up in each
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
 
