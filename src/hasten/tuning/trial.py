@@ -35,6 +35,10 @@ FEWEST_FOR_FUTILE = 6  # pairs; of fewer the spread is too uncertain to give up 
 Chosen = tuple[Bench, Settings]
 
 
+class NotOnError(SideError):
+    """A fix could not be put on; the message says why."""
+
+
 @dataclass
 class Sides:
     """What both sides' launches have told so far, in their order."""
@@ -80,7 +84,7 @@ def _all_on(seen: Seen) -> Seen:
     """The same. Raises SideError where one of its fixes is not on."""
     for name, state in seen.fixes.items():
         if state != "on":
-            raise SideError(f"{name} is not on: {state}")
+            raise NotOnError(f"{name} is not on: {state}")
     return seen
 
 
@@ -130,8 +134,8 @@ def compare(
         for number in range(1, manner.most_pairs + 1):
             try:
                 sides.add_pair((bench, settings), (bench, candidate), manner)
-            except SideError:
-                if not manner.turns:
+            except SideError as error:
+                if not manner.turns or isinstance(error, NotOnError):
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
                 manner = replace(manner, turns=False)
