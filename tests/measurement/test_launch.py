@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hasten.errors import NoStepError
-from hasten.measurement.launch import launch
+from hasten.measurement.launch import Launch
 from hasten.measurement.watching import Watch
 
 MEASURING = '["measuring", 3, 0.1, 3, ""]'
@@ -67,6 +67,6 @@ def test_an_interrupt_while_a_script_is_being_started_ends_it(tmp_path, monkeypa
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        launch([sys.executable, "-c", "import time; time.sleep(60)"], spec={}, folder=tmp_path / "run")
+        Launch(command=[sys.executable, "-c", "import time; time.sleep(60)"], spec={}, folder=tmp_path / "run").run()
     assert started[0].poll() is not None, "it is left running"
     assert signal.getsignal(signal.SIGINT) is handler

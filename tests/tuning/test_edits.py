@@ -95,6 +95,9 @@ def test_what_is_only_summed_up_stays_a_tensor(tmp_path, told, changed):
         ("for x in loader:\n    losses.append(loss.item())\n", 2),  # who knows what reads the list
         ("for x in loader:\n    total += a.item() * b.item()\n", 2),
         ("for x in loader:\n    best = loss.item()\n", 2),
+        ("for x in loader:\n    said += f'{loss.item()} '\n", 2),  # a text would be another
+        ("for x in loader:\n    losses += [loss.item()]\n", 2),
+        ("for x in loader:\n    total += math.exp(loss.item())\n", 2),
     ],
 )
 def test_what_is_read_for_something_else_is_read_as_before(tmp_path, text, line):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.cli.parts import (
-    RESULTS,
     WHAT_TO_RUN,
     add_command,
     add_measuring,
@@ -17,6 +16,7 @@ from hasten.cli.parts import (
     print_json,
 )
 from hasten.errors import RecordError
+from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Verbs

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import RESULTS, add_measuring, add_verb, console, positive, print_json, time_span
+from hasten.cli.parts import add_measuring, add_verb, console, positive, print_json, time_span
 from hasten.errors import CommandError
+from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Verbs

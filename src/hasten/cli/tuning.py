@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.cli.parts import (
-    RESULTS,
     WHAT_TO_RUN,
     above_0,
     add_command,
@@ -19,6 +18,7 @@ from hasten.cli.parts import (
     time_span,
 )
 from hasten.errors import PlanError
+from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Verbs

@@ -115,9 +115,9 @@ def _has_kernels(device: Device, *, archs: tuple[str, ...]) -> bool:
 
 def check_precision(machine: Machine) -> CheckLine:
     """The number formats that this hardware computes in faster than in float32."""
-    capabilities = _capabilities(machine)
-    if capabilities:
-        least = min(capabilities)  # a run over several devices has what the weakest has
+    known = capabilities(machine)
+    if known:
+        least = min(known)  # a run over several devices has what the weakest has
         formats = [name for name, first in FORMATS.items() if least >= first]
         found = f"tensor cores for {', '.join(formats)}" if formats else "no tensor cores"
         return CheckLine("precision", "good", f"Compute capability {least[0]}.{least[1]}: {found}.")
@@ -147,7 +147,7 @@ def _build(machine: Machine) -> str:
     Within CUDA 12 any driver runs any build; builds for 12.8 and later left out devices before Turing.
     """
     driver = _version(machine.driver_cuda) or OLDEST_DRIVER
-    least = min(_capabilities(machine), default=USUAL_DEVICE)
+    least = min(capabilities(machine), default=USUAL_DEVICE)
     if least < (7, 5):
         return "cu126"
     if driver >= (13, 0):
@@ -161,7 +161,8 @@ def _is_older(driver: str | None, needed: str | None) -> bool:
     return have is not None and want is not None and have[0] < want[0]
 
 
-def _capabilities(machine: Machine) -> list[tuple[int, int]]:
+def capabilities(machine: Machine) -> list[tuple[int, int]]:
+    """Compute capability (major, minor) of each device that tells its own."""
     known = [_version(device.compute_capability) for device in machine.devices]
     return [one for one in known if one is not None]
 

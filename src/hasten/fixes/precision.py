@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hasten.diagnosis.check_device import FORMATS, capabilities
 from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
 
 INSIDE = "hasten.fixes.inside.precision"
-FLOAT16_UNITS, BFLOAT16_UNITS = (7, 0), (8, 0)  # compute capability of the first GPUs with tensor cores for them
 
 
 def _why_not(situation: Situation) -> str | None:
@@ -36,22 +36,13 @@ def _fp16(situation: Situation) -> list[Proposal] | str:
         return reason
     if situation.case.on_cpu:
         return "float16 training needs a CUDA device"
-    capability = _capability(situation)
-    if capability is None or capability >= BFLOAT16_UNITS:
+    weakest = min(capabilities(situation.case.run.machine), default=FORMATS["bf16"])
+    if weakest >= FORMATS["bf16"]:
         return "bfloat16 needs no loss scaling"
-    if capability < FLOAT16_UNITS:
+    if weakest < FORMATS["fp16"]:
         return "this GPU has no float16 units"
     saves = 0.3 * situation.case.phase("forward", "backward")
     return [Proposal(value=True, saves=saves, because="this GPU's tensor cores take float16 only")]
-
-
-def _capability(situation: Situation) -> tuple[int, int] | None:
-    """Compute capability of the first device, (major, minor)."""
-    devices = situation.case.run.machine.devices
-    if not devices or not devices[0].compute_capability:
-        return None
-    major, _, minor = devices[0].compute_capability.partition(".")
-    return int(major), int(minor or 0)
 
 
 def _tf32(situation: Situation) -> list[Proposal] | str:

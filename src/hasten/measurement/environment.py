@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hasten.errors import DirectoryError
-
-FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+from hasten.measurement.inside.child import FOLDER_VARIABLE
+from hasten.measurement.results import make_folder
 
 # A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
 TRACKERS = {
@@ -35,20 +35,6 @@ def install():
     from hasten.measurement.inside.child import install
     install()
 """
-
-
-def make_folder(folder: Path) -> Path:
-    """Make a folder for a run's files. Raises DirectoryError when it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise DirectoryError(
-            f"cannot write to {folder} ({error.strerror}); run from a directory that you may write to"
-        ) from None
-    return folder
 
 
 def environment_for(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,9 @@ from typing import Any
 
 from hasten.errors import CommandError
 from hasten.measurement.ending import HeldInterrupts, end_everything
-from hasten.measurement.environment import FOLDER_VARIABLE, environment_for, make_folder
+from hasten.measurement.environment import environment_for
+from hasten.measurement.inside.child import FOLDER_VARIABLE
+from hasten.measurement.results import make_folder
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Watch, statuses_in
 from hasten.records import ResourceSample
@@ -67,32 +69,33 @@ def command_words(words: Sequence[str], *, module: bool) -> list[str]:
     raise CommandError(f"no such script or command: {words[0]}")
 
 
+@dataclass(kw_only=True)
 class Launch:
-    """A launched command: started on entry; on exit it has ended, with all that it started.
+    """A launched command: started on entry; on exit it has ended, with all that it started."""
 
-    `output` is a file descriptor that takes its standard output (and, when `spec["quiet"]` is true, its standard
-    error too); None leaves both alone. `apart`: in a process group of its own, in which it can be stopped.
-    """
+    command: Sequence[str]
+    spec: Mapping[str, object]
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    output: int | None = None  # descriptor for its output (and, where the spec says "quiet", its errors); None: ours
+    patience: float = 60.0  # seconds for a first step
+    longest: float = float("inf")  # seconds for everything
+    on_status: Callable[[list[object]], object] = lambda _: None
+    apart: bool = False  # in a process group of its own, in which it can be stopped
+    _stood: float = 0.0  # seconds that it was stopped
+    _stopped_at: float | None = None
+    _around: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        spec: Mapping[str, object],
-        folder: Path,
-        environment: Mapping[str, str] | None = None,
-        output: int | None = None,
-        patience: float = 60.0,
-        longest: float = float("inf"),
-        on_status: Callable[[list[object]], object] = lambda _: None,
-        apart: bool = False,
-    ) -> None:
-        self.command, self.spec, self.folder = command, spec, folder
-        self._environment, self._output, self._apart = environment or {}, output, apart
-        self._patience, self._longest, self._on_status = patience, longest, on_status
-        self._stood = 0.0  # seconds that it was stopped
-        self._stopped_at: float | None = None
-        self._around = contextlib.ExitStack()
+    def run(self) -> Outcome:
+        """Enter, and leave when its windows are full or it has ended by itself.
+
+        Raises NoStepError when no step was made in `patience` seconds, no further one in ten times that, or the windows
+        are not full after `longest`; and KeyboardInterrupt on Ctrl-C, when everything has ended.
+        """
+        with self:
+            while not self.over():
+                time.sleep(0.05)
+        return self.outcome
 
     def __enter__(self) -> Launch:
         make_folder(self.folder)
@@ -113,19 +116,19 @@ class Launch:
         try:
             self.process = subprocess.Popen(
                 self.command,
-                env=environment_for(self.folder, self._environment),
-                stdout=self._output,
-                stderr=self._output if self.spec.get("quiet") else None,
-                start_new_session=self._apart,
+                env=environment_for(self.folder, self.environment),
+                stdout=self.output,
+                stderr=self.output if self.spec.get("quiet") else None,
+                start_new_session=self.apart,
             )
             self.outcome = Outcome(exit_code=None, started=started)
             self._sampler = ResourceSampler(self.process.pid, clock=lambda: time.perf_counter() - started)
             self._watch = Watch(
                 self.process,
                 self.folder,
-                patience=self._patience,
-                longest=self._longest,
-                on_status=self._on_status,
+                patience=self.patience,
+                longest=self.longest,
+                on_status=self.on_status,
                 clock=self._seconds,
             )
         except BaseException:
@@ -143,7 +146,7 @@ class Launch:
         return time.monotonic() - self._stood
 
     def over(self) -> bool:
-        """Whether its windows are full, or it has ended by itself. Raises NoStepError as `launch` does."""
+        """Whether its windows are full, or it has ended by itself. Raises NoStepError as `run` does."""
         return self._watch.over()
 
     def stop(self) -> None:
@@ -188,38 +191,6 @@ class Launch:
             self.outcome.sampler_cpu = self._sampler.cpu_seconds
         finally:
             self._around.close()
-
-
-def launch(
-    command: Sequence[str],
-    *,
-    spec: Mapping[str, object],
-    folder: Path,
-    environment: Mapping[str, str] | None = None,
-    output: int | None = None,
-    patience: float = 60.0,
-    longest: float = float("inf"),
-    on_status: Callable[[list[object]], object] = lambda _: None,
-) -> Outcome:
-    """Run `command` until its windows are full or it ends by itself; see Launch for `output`.
-
-    Raises NoStepError when no step was made in `patience` seconds, no further one in ten times that, or the window is
-    not full after `longest`, and KeyboardInterrupt on Ctrl-C, after everything that was started has ended.
-    """
-    launched = Launch(
-        command,
-        spec=spec,
-        folder=folder,
-        environment=environment,
-        output=output,
-        patience=patience,
-        longest=longest,
-        on_status=on_status,
-    )
-    with launched:
-        while not launched.over():
-            time.sleep(0.05)
-    return launched.outcome
 
 
 def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:

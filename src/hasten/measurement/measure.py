@@ -21,11 +21,11 @@ import hasten
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import against, read_switches
-from hasten.measurement.environment import make_folder
 from hasten.measurement.failures import failure, why_no_step
 from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_switch, choose, promising, shares_of
-from hasten.measurement.launch import Outcome, command_words, launch
+from hasten.measurement.launch import Launch, Outcome, command_words
 from hasten.measurement.recorder import Recorded
+from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
 from hasten.records import RECORD_VERSION, Facts, Intervention, LoaderFacts, Run, to_json
@@ -56,7 +56,7 @@ def measure(
     *,
     module: bool = False,
     wanted: Wanted | None = None,
-    root: Path | None = None,
+    root: Path = RESULTS,
     on_progress: Progress = _unheard,
 ) -> tuple[Run, Path]:
     """Measure a command where it stands; return its Run and the folder that holds `run.json`.
@@ -67,7 +67,7 @@ def measure(
     wanted = wanted or Wanted()
     command = command_words(words, module=module)
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
-    folder = make_folder((root or Path(".hasten")) / "runs" / name)
+    folder = make_folder(root / "runs" / name)
     try:
         run = _Measuring(command, words, folder, wanted, on_progress, module=module).run(name)
         (folder / "run.json").write_bytes(to_json(run))
@@ -165,8 +165,8 @@ class _Measuring:
             output = self.wanted.script_output
             if not first:
                 output = stack.enter_context((folder / "output.txt").open("wb")).fileno()
-            return launch(
-                self.command,
+            launch = Launch(
+                command=self.command,
                 spec=spec,
                 folder=folder,
                 environment={**self.wanted.environment, **(environment or {})},
@@ -174,6 +174,7 @@ class _Measuring:
                 patience=self.wanted.patience,
                 on_status=lambda status: self.on_progress(what, float(status[2]), expected),  # type: ignore[arg-type]
             )
+            return launch.run()
 
     def _recorded(self, outcome: Outcome) -> Recorded:
         """The record of the process that trained. Raises when there is none."""

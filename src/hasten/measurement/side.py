@@ -12,18 +12,17 @@ import math
 import re
 import shutil
 import statistics
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.errors import NoStepError
-from hasten.measurement.environment import make_folder
 from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
 from hasten.measurement.inside.programs import PLAIN
-from hasten.measurement.launch import Launch, Outcome
+from hasten.measurement.launch import Launch
 from hasten.measurement.recorder import Recorded
+from hasten.measurement.results import make_folder
 from hasten.measurement.turns import take_turns
 from hasten.records import RARE, Facts
 
@@ -88,11 +87,9 @@ class Bench:
         on_status: Callable[[list[object]], object] = lambda _: None,
     ) -> Seen:
         """One launch. Raises SideError where the script does not train in it."""
-        with self.prepared(spec, environment, on_status=on_status) as side:
-            with side.launch:
-                while not side.launch.over():
-                    time.sleep(0.05)
-            return side.seen()
+        with self.prepared(spec, environment, on_status=on_status) as launch:
+            launch.run()
+            return _seen(launch)
 
     @contextlib.contextmanager
     def prepared(
@@ -102,15 +99,15 @@ class Bench:
         *,
         on_status: Callable[[list[object]], object] = lambda _: None,
         apart: bool = False,
-    ) -> Generator[Prepared]:
+    ) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         self._num_launches += 1
         folder = make_folder(self.folder / f"side-{self._num_launches}")
         patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
         try:
             with (folder / OUTPUT).open("wb") as output:
-                launch = Launch(
-                    self.command,
+                yield Launch(
+                    command=self.command,
                     spec={**spec, "quiet": True},
                     folder=folder,
                     environment=environment,
@@ -120,23 +117,10 @@ class Bench:
                     on_status=on_status,
                     apart=apart,
                 )
-                yield Prepared(launch, folder)
         except NoStepError as error:
             raise SideError(str(error)) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A launch, and where it is measured into."""
-
-    launch: Launch
-    folder: Path
-
-    def seen(self) -> Seen:
-        """What it told, once it is over. Raises SideError."""
-        return _seen(self.launch.outcome, self.folder, self.folder / OUTPUT)
 
 
 Side = tuple[Bench, Mapping[str, object], Mapping[str, str]]  # with its spec and its environment
@@ -145,12 +129,12 @@ Side = tuple[Bench, Mapping[str, object], Mapping[str, str]]  # with its spec an
 def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
     """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
     with contextlib.ExitStack() as around:
-        prepared = [
-            around.enter_context(bench.prepared({**spec, "turns": True}, environment, apart=True))
+        launches = [
+            around.enter_context(bench.prepared({**spec, "mode": "in turns"}, environment, apart=True))
             for bench, spec, environment in sides
         ]
-        take_turns([(side.launch, side.folder) for side in prepared])
-        return _at_equal_times([side.seen() for side in prepared])
+        take_turns(launches)
+        return _at_equal_times([_seen(launch) for launch in launches])
 
 
 def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
@@ -166,12 +150,14 @@ def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
     return told
 
 
-def _seen(outcome: Outcome, folder: Path, output: Path) -> Seen:
+def _seen(launch: Launch) -> Seen:
+    """What a launch told that is over."""
+    outcome = launch.outcome
     fixes: dict[str, str] = {}
-    for path in folder.glob("fixes-*.json"):  # of several processes, the one that trains puts on most
+    for path in launch.folder.glob("fixes-*.json"):  # of several processes, the one that trains puts on most
         states = json.loads(path.read_text(encoding="utf-8"))
         fixes.update({name: state for name, state in states.items() if fixes.get(name, "on") == "on"})
-    said = output.read_text(encoding="utf-8", errors="replace")
+    said = (launch.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
     if outcome.exit_code not in (0, None):
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
         raise SideError(f"the script failed (exit code {outcome.exit_code}): {_plain(last)[:200]}")

@@ -10,7 +10,6 @@ turns are so short that both meet the same. Not A B B A: of two turns in a row t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
 import subprocess
@@ -52,40 +51,41 @@ class Pipes:
         os.close(self._told)
 
 
-def take_turns(launches: Sequence[tuple[Launch, Path]]) -> None:
-    """Enter two launches and see both to their ends; each comes with its folder. Raises NoStepError as `launch` does."""
+def take_turns(launches: Sequence[Launch]) -> None:
+    """Enter two launches, each in a process group of its own, and see both to their ends.
+
+    Raises what `Launch.run` does.
+    """
     with contextlib.ExitStack() as around:
         players: list[tuple[Launch, Pipes]] = []
-        over: set[int] = set()
-        for number, (launch, folder) in enumerate(launches):
-            pipes = Pipes(folder)
+        for launch in launches:
+            pipes = Pipes(launch.folder)
             around.callback(pipes.close)
             around.enter_context(launch)
-            players.append((launch, pipes))
-            _until_it_asks(launch, pipes, number, over)  # its warm-up, in which the others stand
-        around.callback(_guard([launch.process.pid for launch, _ in players]))
-        for number in itertools.cycle(range(len(players))):
-            if len(over) == len(players):
-                return
-            if number not in over:
-                launch, pipes = players[number]
+            around.callback(_guard(launch.process.pid))
+            if _asks_again(launch, pipes):  # after its warm-up, in which the others stand
+                players.append((launch, pipes))
+        while players:
+            for player in list(players):
+                launch, pipes = player
                 launch.go_on()
                 pipes.tell()
-                _until_it_asks(launch, pipes, number, over)
+                if not _asks_again(launch, pipes):
+                    players.remove(player)
 
 
-def _until_it_asks(launch: Launch, pipes: Pipes, number: int, over: set[int]) -> None:
+def _asks_again(launch: Launch, pipes: Pipes) -> bool:
+    """Have it work until it asks for its next turn, and stop it; False: it is over."""
     while not pipes.asked():
         if launch.over():
-            over.add(number)
-            return
+            return False
     launch.stop()
+    return True
 
 
-def _guard(groups: Sequence[int]) -> Callable[[], None]:
+def _guard(group: int) -> Callable[[], None]:
     """Have what stands still woken when this process is gone, however it went; call the result when there is no need."""
-    names = " ".join(f"-{group}" for group in groups)
-    guard = subprocess.Popen(["sh", "-c", f"read _; kill -CONT {names} 2>/dev/null"], stdin=subprocess.PIPE)
+    guard = subprocess.Popen(["sh", "-c", f"read _; kill -CONT -{group} 2>/dev/null"], stdin=subprocess.PIPE)
 
     def dismiss() -> None:
         guard.kill()

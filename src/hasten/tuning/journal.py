@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hasten.measurement.environment import make_folder
+from hasten.measurement.results import make_folder
 from hasten.records import Settings, Trial, Tuning, to_json
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many

@@ -108,13 +108,20 @@ def _replaced(text: str, node: ast.expr, new: str) -> str | None:
     return "".join(lines)
 
 
-def _guarded(text: str, statement: ast.stmt, condition: str) -> str | None:
-    """The text with a statement, alone on its lines, under a condition."""
+def _alone(text: str, statement: ast.stmt) -> tuple[list[str], int, int, str] | None:
+    """The text's lines, the first and the last of the statement's, and its indent; None where another shares them."""
     lines = text.splitlines(keepends=True)
     first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1
     indent = lines[first][: statement.col_offset]
-    if indent.strip() or lines[last].encode()[statement.end_col_offset or 0 :].strip().startswith(b";"):
+    after = lines[last].encode()[statement.end_col_offset or 0 :].strip()
+    return None if indent.strip() or after.startswith(b";") else (lines, first, last, indent)
+
+
+def _guarded(text: str, statement: ast.stmt, condition: str) -> str | None:
+    """The text with a statement under a condition."""
+    if (found := _alone(text, statement)) is None:
         return None
+    lines, first, last, indent = found
     step = "\t" if indent.endswith("\t") else "    "
     body = [step + line if line.strip() else line for line in lines[first : last + 1]]
     return "".join([*lines[:first], f"{indent}{condition}\n", *body, *lines[last + 1 :]])
@@ -127,13 +134,20 @@ def in_tensors(text: str, tree: ast.Module, line: int) -> str | None:
         if isinstance(node, ast.For) and (hits := _hits(node)) is not None:
             return _instead(text, node, hits)
     if around and isinstance(around[-1], ast.AugAssign) and isinstance(around[-1].op, ast.Add):
-        reads = [
-            node for node in ast.walk(around[-1].value) if isinstance(node, ast.Call) and _called(node) == "item"
-        ]
+        reads = [term for term in _terms(around[-1].value) if isinstance(term, ast.Call) and _called(term) == "item"]
         if len(reads) == 1 and not reads[0].args:
             source = ast.get_source_segment(text, reads[0]) or ""
             return _replaced(text, reads[0], source[: source.rindex(".")] + ".detach()")
     return None
+
+
+def _terms(value: ast.expr) -> Iterator[ast.expr]:
+    """What is added, subtracted, multiplied and divided; nothing that stands within a call, a list or a text."""
+    if isinstance(value, ast.BinOp):
+        yield from _terms(value.left)
+        yield from _terms(value.right)
+    else:
+        yield value
 
 
 def _hits(loop: ast.For) -> str | None:
@@ -175,10 +189,8 @@ def _indexed(node: ast.expr, index: str) -> str | None:
 
 
 def _instead(text: str, statement: ast.stmt, new: str) -> str | None:
-    """The text with a statement, alone on its lines, replaced by one line."""
-    lines = text.splitlines(keepends=True)
-    first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1
-    indent = lines[first][: statement.col_offset]
-    if indent.strip() or lines[last].encode()[statement.end_col_offset or 0 :].strip():
+    """The text with one line in a statement's place."""
+    if (found := _alone(text, statement)) is None:
         return None
+    lines, first, last, indent = found
     return "".join([*lines[:first], f"{indent}{new}\n", *lines[last + 1 :]])

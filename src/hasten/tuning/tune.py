@@ -23,10 +23,10 @@ from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input
 from hasten.fixes.catalog import installers_of, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.environment import make_folder
 from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words
 from hasten.measurement.measure import Wanted, measure
+from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json
 from hasten.reports import format
@@ -40,7 +40,6 @@ from hasten.tuning.search import candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
 
-RESULTS = Path(".hasten")
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
 MOST_FOR_PROOF = 0.5  # of the budget

@@ -53,15 +53,15 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
         return iter([Segment(label=MARKED if full else PLAIN, full=full, min_seconds=seconds)])
     if spec["mode"] == "first steps":
         return first_steps(session.course.history, num_steps=int(spec["steps"]), seconds=seconds)  # type: ignore[call-overload]
-    if spec["mode"] == "plain" and spec.get("turns"):
+    if spec["mode"] == "plain":
+        return plain(session.course.history, seconds=seconds)
+    if spec["mode"] == "in turns":
         turns = Turns(session.folder)
 
         def wait() -> None:
             session.course.rested += turns.wait()
 
         return in_turns(session.course.history, seconds=seconds, wait=wait)
-    if spec["mode"] == "plain":
-        return plain(session.course.history, seconds=seconds)
     return _interventions(spec, session, patches, seconds)
 
 

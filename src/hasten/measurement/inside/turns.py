@@ -28,12 +28,18 @@ class Turns:
     def wait(self) -> float:
         """Seconds until it was this process's turn."""
         began = perf_counter()
-        if self._pipes is None:
-            self._pipes = os.open(self._folder / ASKS, os.O_WRONLY), os.open(self._folder / TOLD, os.O_RDONLY)
         told = b""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # nobody at the other end
+            self._pipes = self._pipes or self._open()
             os.write(self._pipes[0], b".")
             told = os.read(self._pipes[1], 1)
         if not told:  # hasten is gone
             leave(None)
         return perf_counter() - began
+
+    def _open(self) -> tuple[int, int]:
+        """Both pipes. Raises OSError when hasten is gone: to open them without O_NONBLOCK would wait for it for ever."""
+        asks = os.open(self._folder / ASKS, os.O_WRONLY | os.O_NONBLOCK)
+        told = os.open(self._folder / TOLD, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(told, True)
+        return asks, told
