@@ -32,14 +32,17 @@ class Pictures(Dataset):
         return self.transform(self.images[index % 64]), index % 64 % 10
 
 
-blur, crop = transforms.GaussianBlur(23, sigma=(0.5, 5.0)), transforms.RandomCrop(72)
 transform = transforms.Compose(
     [
-        *([crop, blur] if args.mended else [blur, crop]),
+        transforms.GaussianBlur(23, sigma=(0.5, 5.0)),
+        transforms.RandomCrop(72),
         transforms.RandomHorizontalFlip(),
         transforms.ConvertImageDtype(torch.float32),
     ]
 )
+if args.mended:
+    blur, crop, *others = transform.transforms
+    transform.transforms = [crop, blur, *others]
 
 
 class Classifier(nn.Module):

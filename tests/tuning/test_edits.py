@@ -1,6 +1,7 @@
 """Edits: diffs that do something more rarely, and nothing where the source is not understood."""
 
 import pytest
+import torch
 
 from hasten.records import Finding, Where
 from hasten.tuning.edits import apply_diff, edits_for, write_edits
@@ -38,7 +39,7 @@ def edits_of(tmp_path, text, line, **settings):
 def test_a_condition_that_counts_counts_further(tmp_path):
     path, (edit,) = edits_of(tmp_path, GUARDED, 4)
     assert "+    if step % (20 * LOG_EVERY) == 0:" in edit.diff
-    assert write_edits([edit]) == [f"{path}:4"]
+    assert write_edits([edit]) == [f"{path}:3"]
     assert path.read_text() == GUARDED.replace("LOG_EVERY", "(20 * LOG_EVERY)")
 
 
@@ -102,6 +103,143 @@ def test_what_is_only_summed_up_stays_a_tensor(tmp_path, told, changed):
 )
 def test_what_is_read_for_something_else_is_read_as_before(tmp_path, text, line):
     assert edits_of(tmp_path, text, line, kind="sync_points")[1] == ()
+
+
+PADDED_ONE_BY_ONE = """\
+import torch
+
+def collate(samples):
+    batch = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.long)
+    for row, tokens in enumerate(samples):
+        for column, token in enumerate(tokens):
+            batch[row, column] = token
+    return batch
+"""
+
+
+@pytest.mark.parametrize("kind", ["slow_collate", "slow_transform", "script_bound"])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for column, token in enumerate(tokens):\n            batch[row, column] = token",
+        "for column in range(len(tokens)):\n            batch[row, column] = tokens[column]",
+    ],
+)
+@pytest.mark.parametrize(
+    "samples", [[[1, 2], [3]], [torch.tensor([1, 2]), torch.tensor([3])]], ids=["lists", "tensors"]
+)
+def test_what_is_copied_one_by_one_is_copied_at_once(tmp_path, kind, loop, samples):
+    text = PADDED_ONE_BY_ONE.replace(PADDED_ONE_BY_ONE.split("\n        ", 1)[1].split("\n    return")[0], loop)
+    path, (edit,) = edits_of(tmp_path, text, 7, kind=kind)
+    write_edits([edit])
+    assert "        batch[row, : len(tokens)] = torch.as_tensor(tokens)\n    return" in path.read_text()
+    before, after = run_of(text)["collate"], run_of(path.read_text())["collate"]
+    assert torch.equal(before(samples), after(samples))
+
+
+def run_of(text):
+    """The names that a script leaves."""
+    names = {}
+    exec(compile(text, "train.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("= token\n", "= token + 1\n"),
+        ("batch[row, column]", "batch[column, row]"),  # a column of the batch: the same could be done, and is rare
+        ("batch[row, column]", "batch[column, column]"),
+        ("enumerate(tokens)", "enumerate(tokens, 1)"),
+        ("enumerate(tokens)", "enumerate(read(row))"),
+        ("= token\n", "= token\n            count += 1\n"),
+        ("import torch\n", "import torch as t\n"),
+    ],
+)
+def test_another_loop_is_left_as_it_is(tmp_path, before, after):
+    assert edits_of(tmp_path, PADDED_ONE_BY_ONE.replace(before, after), 7, kind="slow_collate")[1] == ()
+
+
+COMPOSED = """\
+transform = Compose([Resize(256), ColorJitter(0.4), GaussianBlur(9), RandomCrop(size=224), ToTensor()])
+"""
+
+
+def test_a_crop_goes_before_what_is_done_to_every_pixel(tmp_path):
+    path, (edit,) = edits_of(tmp_path, COMPOSED, 1, kind="slow_transform")
+    write_edits([edit])
+    assert path.read_text() == COMPOSED.replace(
+        "ColorJitter(0.4), GaussianBlur(9), RandomCrop(size=224)",
+        "RandomCrop(size=224), ColorJitter(0.4), GaussianBlur(9)",
+    )
+
+
+def test_a_compose_in_another_is_one_too(tmp_path):
+    text = "t = Compose([\n  ToTensor(),\n  Compose([\n    Normalize(a,\n     b), CenterCrop(8)]), RandomCrop(4)])\n"
+    path, (edit,) = edits_of(tmp_path, text, 1, kind="slow_transform")
+    write_edits([edit])
+    assert path.read_text() == text.replace(
+        "Normalize(a,\n     b), CenterCrop(8)", "CenterCrop(8), Normalize(a,\n     b)"
+    )
+
+
+def test_every_compose_is_looked_at_and_lines_stay_lines(tmp_path):
+    one = "Compose([\n    v2.GaussianBlur(9),\n    v2.CenterCrop(224),\n])\n"
+    path, (edit,) = edits_of(tmp_path, f"train = v2.{one}test = v2.{one}", 1, kind="slow_transform")
+    write_edits([edit])
+    cropped = "Compose([\n    v2.CenterCrop(224),\n    v2.GaussianBlur(9),\n])\n"
+    assert path.read_text() == f"train = v2.{cropped}test = v2.{cropped}" and edit.line == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Compose([Resize(256), RandomCrop(224)])\n",  # another size of what is cropped
+        "Compose([GaussianBlur(9), RandomCrop(32, padding=4)])\n",  # the padding would be blurred
+        "Compose([RandomRotation(9), RandomCrop(224)])\n",  # its corners come from afar
+        "Compose([Mine(), RandomCrop(224)])\n",
+        "Compose([GaussianBlur(9), RandomResizedCrop(224)])\n",  # the blur would be another
+        "Compose([\n    GaussianBlur(9),  # as in the paper\n    RandomCrop(224),\n])\n",
+        "Compose([GaussianBlur(9)] + [RandomCrop(224)])\n",
+    ],
+)
+def test_what_would_make_other_images_is_left_as_it_is(tmp_path, text):
+    assert edits_of(tmp_path, text, 1, kind="slow_transform")[1] == ()
+
+
+LOOKED_UP = """\
+import torch
+text = "to be or not to be"
+number = {letter: n for n, letter in enumerate(sorted(set(text)))}
+
+def get_batch(starts):
+    return torch.tensor([[number[c] for c in text[s : s + 4]] for s in starts])
+"""
+
+
+def test_what_never_changes_is_looked_up_once(tmp_path):
+    path, (edit,) = edits_of(tmp_path, LOOKED_UP, 6, kind="script_bound")
+    write_edits([edit])
+    changed = path.read_text()
+    assert "(text)))}\ntext_number = torch.tensor([number[x] for x in text])\n" in changed
+    assert "    return torch.stack([text_number[s : s + 4] for s in starts])\n" in changed
+    before, after = run_of(LOOKED_UP)["get_batch"]([0, 3, 9]), run_of(changed)["get_batch"]([0, 3, 9])
+    assert torch.equal(before, after) and before.dtype == after.dtype
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "text = text[1:]\n",
+        "number['x'] = 3\n",
+        "number.update(x=3)\n",
+        "def main(text):\n    pass\n",
+        "for text in ():\n    pass\n",
+        "text_number = 3\n",
+    ],
+)
+def test_what_may_change_is_looked_up_each_time(tmp_path, more):
+    assert edits_of(tmp_path, LOOKED_UP + more, 6, kind="script_bound")[1] == ()
 
 
 @pytest.mark.parametrize(

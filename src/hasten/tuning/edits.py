@@ -9,13 +9,25 @@ from __future__ import annotations
 import ast
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
-from hasten.tuning.rewriting import in_tensors, rarer
+from hasten.tuning.idioms import copied_at_once, cropped_first, in_tensors, looked_up_once
+from hasten.tuning.rarer import rarer
 
+Idiom = tuple[Callable[[str, ast.Module, int], "str | None"], str]
+IN_TENSORS: Idiom = (in_tensors, "summed up as a tensor, without reading it")
+AT_ONCE: Idiom = (copied_at_once, "copied in one assignment, not number by number")
+CROPPED: Idiom = (cropped_first, "cropped first, so that nothing is done to pixels that are thrown away")
+LOOKED_UP: Idiom = (looked_up_once, "looked up once, and cut from that")
+IDIOMS: dict[str, tuple[Idiom, ...]] = {
+    "sync_points": (IN_TENSORS,),
+    "slow_collate": (AT_ONCE,),
+    "slow_transform": (CROPPED, AT_ONCE),
+    "script_bound": (AT_ONCE, LOOKED_UP),
+}
 RARER = ("logging_each_step", "sync_points", "validation_often", "checkpoint_often")
 TOLERATED = 0.01  # share of the step that may be left of the cost
 FACTORS = (10, 20, 50, 100, 200, 500)
@@ -27,7 +39,7 @@ def edits_for(findings: Sequence[Finding], *, step_seconds: float) -> tuple[Edit
 
 
 def _edit(finding: Finding, step_seconds: float) -> Edit | None:
-    if finding.kind not in RARER or finding.where is None:
+    if finding.kind not in (*RARER, *IDIOMS) or finding.where is None:
         return None
     path = Path(finding.where.file)
     try:
@@ -45,7 +57,7 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
     return Edit(
         kind=finding.kind,
         file=str(path),
-        line=finding.where.line,
+        line=_first_changed(text, changed),
         diff="".join(diff),
         because=f"{finding.title}: {how}",
         recoverable=finding.recoverable * (1 - left),
@@ -54,10 +66,19 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
 
 def _changed(kind: str, text: str, tree: ast.Module, line: int, share: float) -> tuple[str | None, str, float]:
     """The text mended, in what way, and the part of the cost that is left; `share` of the step is the cost now."""
-    if kind == "sync_points" and (changed := in_tensors(text, tree, line)) is not None:
-        return changed, "summed up as a tensor, without reading it", 0.0
+    for mend, how in IDIOMS.get(kind, ()):
+        if (changed := mend(text, tree, line)) is not None:
+            return changed, how, 0.0
+    if kind not in RARER:
+        return None, "", 1.0
     factor = next((f for f in FACTORS if share / f <= TOLERATED), FACTORS[-1])
     return rarer(text, tree, line, factor), f"{factor} times more rarely", 1 / factor
+
+
+def _first_changed(text: str, changed: str) -> int:
+    """The line from which on the two differ."""
+    before, after = text.splitlines(), changed.splitlines()
+    return next((n for n, (a, b) in enumerate(zip(before, after), start=1) if a != b), min(len(before), len(after)))
 
 
 def _parses(text: str) -> bool:

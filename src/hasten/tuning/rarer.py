@@ -1,0 +1,84 @@
+"""The user's source with something done less often: logging, validating, saving.
+
+In: a file's text, its tree and a line. Out: the text changed, or None. Refuses to guess: what is not understood stays.
+
+Where the line stands under `if step % n == 0`, n grows; where it stands in a loop that counts its rounds, it gets such a
+condition.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from hasten.tuning.rewriting import around, called, guarded, replaced
+
+REPORTS = """
+    print info debug warning log write save log_metric log_metrics add_scalar add_scalars add_histogram
+    set_postfix set_postfix_str set_description
+"""  # calls that tell or save something, and of which a script needs nothing back
+READS = """
+    item tolist cpu detach mean sum max min norm numpy format state_dict get_last_lr
+    float int len str round dict
+"""  # calls that may stand in what they are told
+TRAINS = "step backward zero_grad update clip_grad_norm_"  # calls that must not become rarer
+
+
+def rarer(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
+    """The text with what stands at `line` done `factor` times more rarely."""
+    held_by = list(around(tree, line))  # outermost first
+    if not held_by or not isinstance(held_by[-1], ast.stmt):
+        return None
+    for node in reversed(held_by):
+        if isinstance(node, ast.If) and (modulo := _modulo(node.test)) is not None and _in_body(node, line):
+            if node.orelse or any(_trains(inner) for inner in node.body):
+                return None
+            return replaced(text, modulo, _times(text, modulo, factor))
+        if isinstance(node, (ast.For, ast.While)):
+            break
+    loop = next((node for node in reversed(held_by) if isinstance(node, ast.For)), None)
+    statement = held_by[-1]
+    counter = _counter(loop) if loop is not None else None
+    if counter is None or not _only_reports(statement):
+        return None
+    return guarded(text, statement, f"if {counter} % {factor} == 0:")
+
+
+def _in_body(node: ast.If, line: int) -> bool:
+    return node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+
+
+def _only_reports(statement: ast.AST) -> bool:
+    """Whether a statement tells something and does nothing else: none of the user's own functions is called in it."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    outer = statement.value
+    calls = [node for node in ast.walk(outer) if isinstance(node, ast.Call) and node is not outer]
+    return called(outer) in REPORTS.split() and all(called(call) in READS.split() for call in calls)
+
+
+def _trains(statement: ast.stmt) -> bool:
+    return any(called(node) in TRAINS.split() for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def _modulo(test: ast.expr) -> ast.expr | None:
+    """What follows the % of a test for divisibility."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant):
+            return node.right
+    return None
+
+
+def _times(text: str, node: ast.expr, factor: int) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return str(factor * node.value)
+    return f"({factor} * {ast.get_source_segment(text, node)})"
+
+
+def _counter(loop: ast.For) -> str | None:
+    """The name that counts a loop's rounds: of enumerate, or of a range."""
+    name = loop.iter.func.id if isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Name) else ""
+    if name == "range" and isinstance(loop.target, ast.Name):
+        return loop.target.id
+    if name == "enumerate" and isinstance(loop.target, ast.Tuple) and isinstance(loop.target.elts[0], ast.Name):
+        return loop.target.elts[0].id
+    return None
