@@ -39,7 +39,7 @@ def edits_of(tmp_path, text, line, **settings):
 def test_a_condition_that_counts_counts_further(tmp_path):
     path, (edit,) = edits_of(tmp_path, GUARDED, 4)
     assert "+    if step % (20 * LOG_EVERY) == 0:" in edit.diff
-    assert write_edits([edit]) == [f"{path}:3"]
+    assert write_edits([edit]) == [f"changed {path}:3"]
     assert path.read_text() == GUARDED.replace("LOG_EVERY", "(20 * LOG_EVERY)")
 
 
@@ -53,6 +53,32 @@ def test_what_is_done_in_every_round_gets_a_condition(tmp_path):
     write_edits([edit])
     assert "        if step % 50 == 0:\n            print(\n                step,\n" in path.read_text()
     compile(path.read_text(), "train.py", "exec")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda text: text.replace(b"\n", b"\r\n"),
+        lambda text: text.rstrip(b"\n"),
+        lambda text: b"# one\n\x0c\n" + text,
+        lambda text: "# \u2028 äöü\n\n".encode() + text,
+    ],
+    ids=["line ends of another system", "no end of the last line", "a form feed", "other letters"],
+)
+def test_nothing_but_the_line_is_changed(tmp_path, changed):
+    path = tmp_path / "train.py"
+    path.write_bytes(changed(GUARDED.replace("LOG_EVERY", "5").encode()))
+    line = 1 + path.read_bytes().split(b"print")[0].count(b"\n")
+    edits = edits_for([finding(path, line)], step_seconds=1.0)
+    assert write_edits(edits) == [f"changed {path}:{line - 1}"]
+    assert path.read_bytes() == changed(GUARDED.replace("LOG_EVERY", "100").encode())
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real.py").write_text(GUARDED)
+    (tmp_path / "train.py").symlink_to("real.py")
+    write_edits(edits_for([finding(tmp_path / "train.py", 4)], step_seconds=1.0))
+    assert (tmp_path / "train.py").is_symlink() and "20 * LOG_EVERY" in (tmp_path / "real.py").read_text()
 
 
 COUNTED_ONE_BY_ONE = """\
@@ -269,7 +295,7 @@ def test_other_findings_and_files_that_are_gone_get_none(tmp_path):
 def test_a_file_that_has_changed_meanwhile_is_left_alone(tmp_path):
     path, (edit,) = edits_of(tmp_path, GUARDED, 4)
     path.write_text("print(1)\n")
-    assert write_edits([edit]) == []
+    assert write_edits([edit]) == [f"left {path}:3 as it is: the diff does not fit; apply it by hand"]
     assert path.read_text() == "print(1)\n"
 
 

@@ -59,7 +59,7 @@ def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool
     tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
     write_plan(wanted.plan, tuning)
     for line in write_edits(tuning.edits) if (wanted.write if write is None else write) else ():
-        print(f"hasten: changed {line}", file=sys.stderr)
+        print(f"hasten: {line}", file=sys.stderr)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
     if wanted.json:
         print_json({"tuning": tuning, "plan": str(wanted.plan)})

@@ -16,6 +16,7 @@ from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
 from hasten.tuning.idioms import copied_at_once, cropped_first, in_tensors, looked_up_once
 from hasten.tuning.rarer import rarer
+from hasten.tuning.rewriting import lines_of
 
 Idiom = tuple[Callable[[str, ast.Module, int], "str | None"], str]
 IN_TENSORS: Idiom = (in_tensors, "summed up as a tensor, without reading it")
@@ -43,7 +44,7 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
         return None
     path = Path(finding.where.file)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")  # with \n for any end of a line
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return None
@@ -51,9 +52,7 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
     if changed is None or changed == text or not _parses(changed):
         return None
     name = os.path.relpath(path)
-    diff = difflib.unified_diff(
-        text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=2
-    )
+    diff = difflib.unified_diff(lines_of(_ended(text)), lines_of(_ended(changed)), f"a/{name}", f"b/{name}", n=2)
     return Edit(
         kind=finding.kind,
         file=str(path),
@@ -77,8 +76,13 @@ def _changed(kind: str, text: str, tree: ast.Module, line: int, share: float) ->
 
 def _first_changed(text: str, changed: str) -> int:
     """The line from which on the two differ."""
-    before, after = text.splitlines(), changed.splitlines()
+    before, after = lines_of(text), lines_of(changed)
     return next((n for n, (a, b) in enumerate(zip(before, after), start=1) if a != b), min(len(before), len(after)))
+
+
+def _ended(text: str) -> str:
+    """The text with an end to its last line."""
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _parses(text: str) -> bool:
@@ -90,33 +94,39 @@ def _parses(text: str) -> bool:
 
 
 def write_edits(edits: Sequence[Edit]) -> list[str]:
-    """Apply edits to their files; those that were applied. A file that has changed meanwhile is left alone.
+    """Apply edits to their files; what became of each, in words. A file that has changed meanwhile is left alone.
 
     Raises DirectoryError.
     """
-    written: list[str] = []
+    told: list[str] = []
     for edit in edits:
         path = Path(edit.file)
         try:
-            changed = apply_diff(path.read_text(encoding="utf-8"), edit.diff)
-            if changed is not None:
-                part = path.with_name(f".{path.name}.{os.getpid()}")
-                part.write_text(changed, encoding="utf-8")
-                part.chmod(path.stat().st_mode)
-                part.replace(path)
-                written.append(f"{edit.file}:{edit.line}")
+            text = path.read_bytes().decode("utf-8")
+            end = "\r\n" if "\r\n" in text else "\n"
+            changed = apply_diff(text.replace("\r\n", "\n"), edit.diff)
+            if changed is None or text.count("\n") != text.count(end):  # line ends of both kinds
+                told.append(f"left {edit.file}:{edit.line} as it is: the diff does not fit; apply it by hand")
+                continue
+            path = path.resolve()  # not in a link's place
+            part = path.with_name(f".{path.name}.{os.getpid()}")
+            part.write_bytes(changed.replace("\n", end).encode("utf-8"))
+            part.chmod(path.stat().st_mode)
+            part.replace(path)
+            told.append(f"changed {edit.file}:{edit.line}")
         except OSError as error:
             raise DirectoryError(f"cannot write {path} ({error.strerror}); apply the diff by hand") from None
-    return written
+    return told
 
 
 def apply_diff(text: str, diff: str) -> str | None:
     """The text with a unified diff applied; None where it does not fit, wherever it has moved to."""
+    changed = _ended(text)
     for hunk in diff.split("\n@@ ")[1:]:
-        body = hunk.split("\n", 1)[1].splitlines()
-        before = "".join(line[1:] + "\n" for line in body if line[:1] in " -")
-        after = "".join(line[1:] + "\n" for line in body if line[:1] in " +")
-        if text.count(before) != 1:
+        body = [line for line in hunk.split("\n")[1:] if line]
+        before = "".join(line[1:] + "\n" for line in body if line[0] in " -")
+        after = "".join(line[1:] + "\n" for line in body if line[0] in " +")
+        if changed.count(before) != 1:
             return None
-        text = text.replace(before, after)
-    return text
+        changed = changed.replace(before, after)
+    return changed if text.endswith("\n") else changed[:-1]

@@ -7,6 +7,7 @@ what is worth replacing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 
@@ -25,9 +26,14 @@ def called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+def lines_of(text: str) -> list[str]:
+    """Lines with their ends, as Python's own parser counts them: str.splitlines ends one at a form feed too."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
 def stretch(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     """Where a node begins and ends in the text."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
 
     def at(line: int, column: int) -> int:
         return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
@@ -69,7 +75,7 @@ def after(text: str, statement: ast.stmt, new: str) -> str | None:
 
 def _alone(text: str, statement: ast.stmt) -> tuple[list[str], int, int, str] | None:
     """The text's lines, the first and the last of the statement's, and its indent; None where another shares them."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1
     indent = lines[first][: statement.col_offset]
     behind = lines[last].encode()[statement.end_col_offset or 0 :].strip()
