@@ -67,6 +67,7 @@ def parallel(models):
 MODEL = ModelFacts(
     name="ResNet", num_parameters=10, num_modules=3, dtypes=("float32",), devices=("cuda",), data_parallel=True
 )
+DOUBLE = ModelFacts(name="Net", num_parameters=10, num_modules=3, dtypes=("float64",), devices=("cpu",))
 LOG = Where(file="/home/ada/train.py", line=40, function="train", source="print(loss)")
 
 # kind -> (a run with this fault, the same run where the rule's input was not measured)
@@ -107,6 +108,7 @@ CASES = {
     ),
     "launch_bound": (run(facts={"num_calls": 2000.0}), run(facts={"num_calls": None})),
     "full_precision": (mended("full_precision"), mended("full_precision", None)),
+    "double_precision": (run(facts={"models": (DOUBLE,)}), run(facts={"models": ()})),
     "channels_first": (mended("channels_first"), mended("channels_first", None)),
     "cudnn_autotune": (mended("cudnn_autotune"), mended("cudnn_autotune", None)),
     "unfused_optimizer": (mended("unfused_optimizer"), mended("unfused_optimizer", None)),

@@ -1,4 +1,4 @@
-"""Expected finding: full_precision.
+"""Expected finding: double_precision.
 
 NumPy made the data float64, and the model was turned to .double() to fit it; mended, both are float32.
 """

@@ -233,6 +233,28 @@ def test_what_would_make_other_images_is_left_as_it_is(tmp_path, text):
     assert edits_of(tmp_path, text, 1, kind="slow_transform")[1] == ()
 
 
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("net = Net().double()\n", "net = Net().float()\n"),
+        ("x = net(x.double()).double()\n", "x = net(x.float()).float()\n"),
+        ("torch.set_default_dtype(torch.double)\n", "torch.set_default_dtype(torch.float32)\n"),
+        ("x = torch.from_numpy(rows).to(torch.float64)\n", "x = torch.from_numpy(rows).to(torch.float32)\n"),
+    ],
+)
+def test_what_is_float64_by_name_becomes_float32(tmp_path, before, after):
+    path, (edit,) = edits_of(tmp_path, before, 1, kind="double_precision")
+    write_edits([edit])
+    assert path.read_text() == after
+
+
+@pytest.mark.parametrize(
+    "text", ["net = Net()\n", "x = torch.from_numpy(rows)\nnet = Net().double()\n", "np.float64(3)\n"]
+)
+def test_float64_that_would_remain_elsewhere_is_left(tmp_path, text):
+    assert edits_of(tmp_path, text, 1, kind="double_precision")[1] == ()
+
+
 LOOKED_UP = """\
 import torch
 text = "to be or not to be"

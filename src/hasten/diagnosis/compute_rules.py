@@ -42,7 +42,7 @@ def _double_precision(case: Case) -> Finding | None:
     if not models:
         return None
     return Finding(
-        kind="full_precision",
+        kind="double_precision",
         title="Computed in float64",
         recoverable=0.5 * computing,
         because=(

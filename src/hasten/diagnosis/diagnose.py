@@ -35,6 +35,7 @@ KINDS = (
     "sync_points",
     "launch_bound",
     "full_precision",
+    "double_precision",
     "channels_first",
     "cudnn_autotune",
     "unfused_optimizer",

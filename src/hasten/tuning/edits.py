@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
-from hasten.tuning.idioms import copied_at_once, cropped_first, in_tensors, looked_up_once
+from hasten.tuning.idioms import copied_at_once, cropped_first, in_float32, in_tensors, looked_up_once
 from hasten.tuning.rarer import rarer
 from hasten.tuning.rewriting import lines_of
 
@@ -23,10 +23,12 @@ IN_TENSORS: Idiom = (in_tensors, "summed up as a tensor, without reading it")
 AT_ONCE: Idiom = (copied_at_once, "copied in one assignment, not number by number")
 CROPPED: Idiom = (cropped_first, "cropped first, so that nothing is done to pixels that are thrown away")
 LOOKED_UP: Idiom = (looked_up_once, "looked up once, and cut from that")
+IN_FLOAT32: Idiom = (in_float32, "computed in float32, where float64 was named")
 IDIOMS: dict[str, tuple[Idiom, ...]] = {
     "sync_points": (IN_TENSORS,),
     "slow_collate": (AT_ONCE,),
     "slow_transform": (CROPPED, AT_ONCE),
+    "double_precision": (IN_FLOAT32,),
     "script_bound": (AT_ONCE, LOOKED_UP),
 }
 RARER = ("logging_each_step", "sync_points", "validation_often", "checkpoint_often")

@@ -18,6 +18,7 @@ LOCAL = """
     RandomSolarize Normalize ToTensor PILToTensor ToImage ToDtype ConvertImageDtype RandomHorizontalFlip
     RandomVerticalFlip
 """  # transforms whose every pixel depends on no more than a few others near it, or lies elsewhere in a crop's like
+CONVERTING = "to float type half bfloat16 long int"
 MUTATING = "append extend insert pop popitem remove clear update setdefault sort reverse add discard"
 
 
@@ -179,6 +180,29 @@ def _rotated(text: str, steps: list[ast.expr]) -> str:
     parts = [text[begin:end] for begin, end in (places[-1], *places[:-1])]
     inner = "".join(part + gap for part, gap in zip(parts, [*_gaps(text, steps), ""]))
     return text[: places[0][0]] + inner + text[places[-1][1] :]
+
+
+def in_float32(text: str, tree: ast.Module, _line: int) -> str | None:
+    """The text with every float64 of torch's turned to float32; not where NumPy's would remain."""
+    methods = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and (node.attr == "double" or node.attr in CONVERTING.split())
+    ]
+    converted = {id(node.value) for node in methods}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(node) == "from_numpy" and id(node) not in converted:
+            return None
+    ends = [(node, "float32") for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_double(node)]
+    ends += [(node, "float") for node in methods if node.attr == "double" and not _is_double(node)]
+    # From the end to the beginning, so that places before stay where they are.
+    for end, new, length in sorted(((stretch(text, n)[1], new, len(n.attr)) for n, new in ends), reverse=True):
+        text = text[: end - length] + new + text[end:]
+    return text if ends else None
+
+
+def _is_double(node: ast.Attribute) -> bool:
+    return ast.unparse(node) in ("torch.float64", "torch.double")
 
 
 def looked_up_once(text: str, tree: ast.Module, line: int) -> str | None:
