@@ -89,6 +89,12 @@ def test_a_loader_that_takes_cores_from_training_is_suspected_though_nothing_wai
     assert found["cache"].saves == pytest.approx(0.9 * 0.15 * STEP * 6.0 / 6.2, rel=0.05)
 
 
+def test_once_a_fix_is_kept_less_of_a_suspicion_will_do():
+    given = {"facts": {"models": (NET,)}, "interventions": [unsure("channels_first", 0.94)]}
+    assert "channels_last" not in promised(**given)
+    assert promised({"fused_optimizer": True}, **given)["channels_last"].saves == pytest.approx(0.03 * STEP, rel=0.1)
+
+
 def test_data_in_memory_is_gathered_and_not_kept():
     slow = loader(in_memory=True, stages=WORK[1:], num_measured_batches=40)
     given = {"loaders": (slow,), "steps": WAITING, "interventions": [tried("replay", 0.45)]}

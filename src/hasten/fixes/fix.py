@@ -22,7 +22,7 @@ Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
 Kind = Literal["switch", "number", "size", "word"]
 WORTH = 0.02  # share of the step that a fix must promise to be tried
-SUSPICIOUS = 0.04  # the same, where it was only suspected
+SUSPICIOUS = 0.04  # the same, where it was only suspected and nothing is mended yet
 SUSPECTED = "it seemed faster, and whether it is was not clear"
 
 
@@ -55,13 +55,14 @@ class Situation:
     def suspected(self, name: str) -> float:
         """Seconds a step that a further run seemed to save and was not sure of: half of them, for chance had its part.
 
-        A finding asks for certainty, a trial does not: it is there to give it.
+        A finding asks for certainty, a trial does not: it is there to give it. Where a fix is kept, the script is worth
+        a longer search, and less will do.
         """
         tried = self.intervention(name)
         if tried is None or tried.ratio is None or tried.ratio.high < 1.0:
             return 0.0
         saved = 0.5 * (1 - tried.ratio.value) * self.case.regular
-        return saved if saved >= SUSPICIOUS * self.case.step else 0.0
+        return saved if saved >= (WORTH if self.settings else SUSPICIOUS) * self.case.step else 0.0
 
     @property
     def headroom(self) -> float:

@@ -43,6 +43,7 @@ from hasten.tuning.trial import try_fix
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
 MOST_FOR_PROOF = 0.5  # of the budget
+DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
 
 
@@ -146,7 +147,7 @@ class _Tuning:
                 patience=self.budget.patience + start_seconds_of(settings),
                 quick=quick,
                 script_output=output.fileno(),
-                begun_within=4 * self.budget.diagnose_seconds,
+                begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
                 spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED},
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
@@ -228,16 +229,19 @@ class _Tuning:
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
 
     def _diagnosed_again(self, first: Situation, settings: Settings) -> Situation | None:
+        # Further runs say what they said of the script as it is only as long as the step is much the same; so they are
+        # made again where as much time is left for trials of what they find.
+        quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
-            run = self._measured(settings, "where the time goes now", quick=True)
+            run = self._measured(settings, "where the time goes now", quick=quick)
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
             return None
         self.journal.keep(runs=(*self.journal.tuning.runs, run.id))
-        # What was tried on the script as it is still holds for what has not been mended since.
-        mended = {"replay"} if INPUT & {*settings} else set[str]()
-        held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
-        run = msgspec.structs.replace(run, interventions=held)
+        if quick:
+            mended = {"replay"} if INPUT & {*settings} else set[str]()
+            held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
+            run = msgspec.structs.replace(run, interventions=held)
         return situation_of(run, settings)
 
     def _prove(self, first: Situation) -> None:
