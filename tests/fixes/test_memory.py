@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -276,6 +277,74 @@ def test_where_the_batch_cannot_be_cut_the_scripts_own_error_comes(put_on, capfd
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         Loss(most=5)(torch.randn(16, 4))
     assert "not a row for each sample" in capfd.readouterr().err
+
+
+class LateScan(Hungry):
+    """Takes its steps time first; memory ends in its backward."""
+
+    def __init__(self):
+        super().__init__(5, in_backward=True)
+        self.cell = nn.RNN(4, 4)
+
+    def forward(self, x):
+        return super().forward(self.cell(x)[0])
+
+
+class Remembering(Hungry):
+    """Begins with a state for just so many samples."""
+
+    def __init__(self, samples=16):
+        super().__init__(5)
+        self.register_buffer("state", torch.zeros(samples, 4))
+
+    def forward(self, x):
+        return super().forward(x + self.state)
+
+
+@dataclass
+class Output:
+    scores: torch.Tensor
+    name: str = "scores"
+
+
+class Wrapped(Hungry):
+    """Hands out an object of its own class."""
+
+    def forward(self, x):
+        return Output(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    "model, shape, reason",
+    [
+        (LateScan, (16, 8, 4), "depends on the others"),
+        (Remembering, (16, 4), "cannot be given some of its samples"),
+        (lambda: Wrapped(5), (16, 4), "not made of tensors alone"),
+    ],
+    ids=["time first", "a state of its own", "a class of its own"],
+)
+def test_what_cannot_be_cut_dies_as_it_would_by_itself(put_on, capfd, model, shape, reason):
+    put_on("micro_batch", "auto")
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        output = model()(torch.randn(shape))
+        getattr(output, "scores", output).square().mean().backward()
+    assert reason in capfd.readouterr().err
+
+
+def test_what_cannot_be_cut_runs_whole_where_pieces_were_asked_for(put_on):
+    put_on("micro_batch", 4)
+    torch.manual_seed(0)
+    model = Remembering()
+    model.most = 99
+    assert model(torch.randn(16, 4)).shape == (16, 2)
+
+
+def test_gradients_that_reach_parameters_past_the_output_are_not_lost(put_on):
+    put_on("micro_batch", "auto")
+    model = Hungry(5, in_backward=True)
+    loss = model(torch.randn(16, 4)).square().mean() + sum(p.square().sum() for p in model.parameters())
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        loss.backward()
 
 
 def test_of_several_outputs_half_a_backward_is_not_made_again(put_on):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from torch.utils import _pytree
 
 from hasten.fixes.inside.chance import chance, set_chance
 from hasten.fixes.inside.pieces import Work, has_rows
+from hasten.fixes.inside.shortage import ran_out
 from hasten.measurement.inside.patches import Patches
 
 AGREE = 1e-3  # relative to the largest output: samples that see each other differ by far more, kernels by far less
@@ -51,11 +53,19 @@ def samples_see_each_other(work: Work) -> str | None:
             together, first, second = (_outputs(work, *bounds) for bounds in ((0, 2), (0, 1), (1, 2)))
         if any(not torch.equal(buffer, before) for buffer, before in buffers):
             return "a forward changes what the model keeps beside its parameters"
+    except Exception as error:
+        if ran_out(error):
+            raise
+        return f"it cannot be given some of its samples ({str(error).splitlines()[0] if str(error) else error!r})"
     finally:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+    if not together or not all(leaf is None or isinstance(leaf, torch.Tensor) for leaf in together):
+        return "its output is not made of tensors alone"
     for whole, one, other in zip(together, first, second):
+        if whole is None:
+            continue
         if not (has_rows(whole) and len(whole) == 2 and has_rows(one) and len(one) == 1):
             return f"its output of shape {tuple(whole.shape)} is not a row for each sample"
         apart = torch.cat([one, other])
@@ -64,8 +74,8 @@ def samples_see_each_other(work: Work) -> str | None:
     return None
 
 
-def _outputs(work: Work, start: int, end: int) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(work.part(start, end)) if isinstance(leaf, torch.Tensor)]
+def _outputs(work: Work, start: int, end: int) -> list[Any]:
+    return _pytree.tree_leaves(work.part(start, end))
 
 
 def _agree(whole: torch.Tensor, apart: torch.Tensor) -> bool:

@@ -166,8 +166,12 @@ class _Survival:
                 may_repeat = clean and not _is_special(*arguments, **settings)
                 if not (ran_out(error) and may_repeat and self._has_a_way(work)):
                     raise
-            work.forget_graph(arguments[0] if arguments else settings.get("tensors"))
-            self._again(work)
+                loss = arguments[0] if arguments else settings.get("tensors")
+                if not work.is_all_that_reaches(loss):
+                    raise
+                failed = error.with_traceback(None)  # its frames hold the activations
+            work.forget_graph(loss)
+            self._again(work, failed)
             return None
 
         return backward
@@ -197,15 +201,19 @@ class _Survival:
             return False
         return cannot_cut(work) is None or self._finds_blocks(work.module)
 
-    def _again(self, work: Work) -> None:
-        """The model's own backward once more, from the gradients that reached its output."""
+    def _again(self, work: Work, failed: Exception) -> None:
+        """The model's own backward once more, from the gradients that reached its output; `failed` where it cannot be."""
         work.forget_partial()
         make_room()
-        if self._why_uncut(work) is None:
+        reason = self._why_uncut(work)
+        if reason is None:
             work.backward_in_pieces(2, on_more=functools.partial(self._more, work.module))
             self._more(work.module, 2)
-            return
-        work.backward_in_blocks(self._blocks[work.module])
+        elif work.module in self._blocks or self._finds_blocks(work.module):
+            work.backward_in_blocks(self._blocks[work.module])
+        else:
+            warn(f"out of memory, and the batch cannot be cut: {reason}")
+            raise failed
 
     def _zeroing(self, original: Function) -> Function:
         @functools.wraps(original)

@@ -26,6 +26,9 @@ from hasten.fixes.inside.shortage import make_room, ran_out
 Forward = Callable[..., object]
 
 
+OUTPUT = "hasten.output"  # marks where a model ends in the graph of a loss
+
+
 class UncutError(Exception):
     """The output is not one row for each sample."""
 
@@ -83,6 +86,7 @@ class Work:
         for number, tensor in enumerate(tensors):
             if not tensor.is_leaf:  # a parameter that is handed out would keep the hook for ever
                 tensor.register_hook(functools.partial(self._note, number))
+                tensor.grad_fn.metadata[OUTPUT] = True  # type: ignore[union-attr]
         return output
 
     def _note(self, number: int, gradient: torch.Tensor) -> None:
@@ -215,6 +219,22 @@ class Work:
         """The same for the whole batch, the blocks made again one by one."""
         with recomputing(blocks), statistics_kept(self.module):
             self.backward_in_pieces(1, on_more=lambda _: None)
+
+    def is_all_that_reaches(self, loss: object) -> bool:
+        """Whether the model's parameters have gradients through its output alone: no penalty on them, no tied use."""
+        own = {id(parameter) for parameter in self._parameters}
+        losses: Any = loss if isinstance(loss, (list, tuple)) else [loss]
+        waiting = [tensor.grad_fn for tensor in losses if _needs_grad(tensor)]
+        seen: set[Any] = set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen or OUTPUT in node.metadata:
+                continue
+            seen.add(node)
+            if id(getattr(node, "variable", None)) in own:
+                return False
+            waiting += [following for following, _ in node.next_functions]
+        return True
 
     def forget_graph(self, loss: object) -> None:
         """Let go of what half a backward still holds: the script has the loss and the output in its variables."""

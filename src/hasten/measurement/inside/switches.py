@@ -143,6 +143,10 @@ def to_float32(value: object, dtype: torch.dtype) -> object:
     if isinstance(value, Mapping):
         for key in list(value):  # in place: transformers' outputs are dicts with attributes
             value[key] = to_float32(value[key], dtype)  # type: ignore[index]
+    elif not isinstance(value, (nn.Module, type)) and not callable(value):
+        for name, inner in list(getattr(value, "__dict__", {}).items()):  # an output of the script's own class
+            if isinstance(inner, torch.Tensor) and inner.dtype == dtype:
+                object.__setattr__(value, name, inner.float())
     return value
 
 
