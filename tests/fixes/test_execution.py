@@ -104,12 +104,51 @@ def test_a_network_in_evaluation_mode_passes_gradients_on(put_on):
     assert fake.grad is not None
 
 
-def test_validation_records_nothing(put_on):
+@pytest.fixture
+def evaluated(put_on):
+    """A model in evaluation mode, once it has learnt a step."""
     put_on("no_grad_validation")
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
-    assert not model.eval()(torch.ones(1, 2)).requires_grad
-    assert model.train()(torch.ones(1, 2)).requires_grad
+    return model.eval()
+
+
+def test_validation_records_nothing_once_its_outputs_were_seen_to_be_dropped(evaluated):
+    recorded = []
+    for _ in range(8):
+        output = evaluated(torch.ones(1, 2))
+        loss = output.sum()
+        recorded.append(loss.requires_grad)
+    assert recorded == [True] * 3 + [False] * 5
+    assert evaluated.train()(torch.ones(1, 2)).requires_grad
+
+
+def test_what_learns_in_evaluation_mode_goes_on_learning(evaluated):
+    for _ in range(8):
+        evaluated(torch.ones(1, 2)).sum().backward()
+    assert evaluated(torch.ones(1, 2)).requires_grad, "another place"
+
+
+def test_outputs_that_are_kept_may_be_meant_for_a_backward(evaluated):
+    kept = [evaluated(torch.ones(1, 2)).sum() for _ in range(8)]
+    sum(kept).backward()
+    assert evaluated.weight.grad.tolist() == [[9.0, 9.0]]
+
+
+def test_an_image_inside_a_dict_may_need_its_gradient(put_on):
+    put_on("no_grad_validation")
+
+    class Judge(nn.Linear):
+        def forward(self, given):
+            return super().forward(given["image"])
+
+    judge = Judge(2, 1)
+    judge({"image": torch.ones(1, 2)}).sum().backward()
+    judge.eval()
+    for _ in range(8):
+        image = torch.ones(1, 2, requires_grad=True)
+        judge({"image": image}).sum().backward()
+        assert image.grad is not None
 
 
 def test_debugging_aids_stay_off(put_on):

@@ -65,6 +65,13 @@ def test_what_needs_workers_waits_for_some(put_on):
     assert loader.persistent_workers and loader.prefetch_factor == 8
 
 
+def test_workers_of_the_plan_are_workers_enough(put_on):
+    for name, value in (("num_workers", 1), ("prefetch_factor", 8), ("persistent_workers", True)):
+        put_on(name, value)
+    loader = DataLoader(Squares())
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (1, 8, True)
+
+
 class Scaled(Squares):
     factor = 1.0
 
@@ -80,6 +87,29 @@ def test_workers_that_stay_see_what_the_script_changes_between_epochs(put_on):
     assert batches(loader) and loader._iterator is running, "they stay"
     loader.dataset.factor = 5.0
     assert batches(loader) == [[[0.0]], [[5.0]]]
+
+
+class Listed(Squares):
+    def __init__(self):
+        super().__init__(3)
+        self.order, self.weights = [*range(3)], np.arange(3)
+
+    def __getitem__(self, index):
+        return torch.tensor([self.order[index] + 10 * int(self.weights[index])])
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["a dataset", "a subset of it"])
+def test_workers_that_stay_see_what_is_changed_in_place(put_on, inside):
+    put_on("persistent_workers")
+    dataset = Listed()
+    loader = DataLoader(torch.utils.data.Subset(dataset, range(3)) if inside else dataset, num_workers=1)
+    assert batches(loader) == [[[0]], [[11]], [[22]]]
+    dataset.order.reverse()
+    assert batches(loader) == [[[2]], [[11]], [[20]]]
+    dataset.weights += 1
+    assert batches(loader) == [[[12]], [[21]], [[30]]]
+    running = loader._iterator
+    assert batches(loader) and loader._iterator is running, "they stay where nothing has changed"
 
 
 def test_a_subclass_with_its_own_arguments_still_works(put_on):

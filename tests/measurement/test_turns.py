@@ -1,5 +1,6 @@
 """Two launches take turns: while one works, nothing of the other does; and nothing stands for ever."""
 
+import os
 import subprocess
 import sys
 import time
@@ -87,6 +88,16 @@ def test_a_side_that_fails_ends_the_other_too(tmp_path):
         run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other", last=150)])
     assert left_of(tmp_path) == []
     assert not [*(tmp_path / "one").iterdir()]
+
+
+def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(tmp_path, monkeypatch):
+    def refuse(_path):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "mkfifo", refuse)
+    with pytest.raises(SideError, match=r"no named pipes in .* \(Operation not supported\)"):
+        run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other")])
+    assert left_of(tmp_path) == []
 
 
 def test_a_side_that_is_done_early_leaves_the_other_to_its_end(tmp_path):

@@ -23,7 +23,7 @@ from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.launch import Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import make_folder
-from hasten.measurement.turns import take_turns
+from hasten.measurement.turns import NoTurnsError, take_turns
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -133,7 +133,10 @@ def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
             around.enter_context(bench.prepared({**spec, "mode": "in turns"}, environment, apart=True))
             for bench, spec, environment in sides
         ]
-        take_turns(launches)
+        try:
+            take_turns(launches)
+        except NoTurnsError as error:
+            raise SideError(str(error)) from None
         return _at_equal_times([_seen(launch) for launch in launches])
 
 

@@ -24,12 +24,19 @@ POLL = 0.05  # seconds between two looks at whether a launch is over
 POSSIBLE = os.name == "posix" and hasattr(os, "mkfifo")
 
 
+class NoTurnsError(OSError):
+    """Launches cannot take turns here."""
+
+
 class Pipes:
     """How one launch asks for its turn, and is told that it is."""
 
     def __init__(self, folder: Path) -> None:
         for name in (ASKS, TOLD):
-            os.mkfifo(folder / name)
+            try:
+                os.mkfifo(folder / name)
+            except OSError as error:  # some network and memory-card file systems have none
+                raise NoTurnsError(f"no named pipes in {folder} ({error.strerror})") from None
         # Open for both ends, for there is no other yet; the launched process sees the end of it when this one is gone.
         self._asks = os.open(folder / ASKS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._told = os.open(folder / TOLD, os.O_RDWR | os.O_CLOEXEC)
@@ -54,7 +61,7 @@ class Pipes:
 def take_turns(launches: Sequence[Launch]) -> None:
     """Enter two launches, each in a process group of its own, and see both to their ends.
 
-    Raises what `Launch.run` does.
+    Raises what `Launch.run` does, and NoTurnsError.
     """
     with contextlib.ExitStack() as around:
         players: list[tuple[Launch, Pipes]] = []

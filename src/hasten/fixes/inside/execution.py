@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
@@ -18,8 +20,12 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
+from hasten.measurement.inside.frames import Place, user_place
+from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.switches import with_tensors
 
 Function = Callable[..., object]
+ENOUGH = 2  # outputs in a row that were dropped: it is a validation
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
@@ -39,7 +45,8 @@ def channels_last(site: Site, fix: str, _value: object) -> None:
         _module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
         arguments = tuple(_channels_last(a) for a in arguments)
-        return forward(*arguments, **{name: _channels_last(value) for name, value in settings.items()})
+        output = forward(*arguments, **{name: _channels_last(value) for name, value in settings.items()})
+        return with_tensors(output, _as_it_was)  # the script may look at it by `view`
 
     site.on_model(fix, convert)
     site.around_forward(fix, around)
@@ -49,6 +56,10 @@ def _channels_last(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.dim() == 4:
         return value.contiguous(memory_format=torch.channels_last)
     return value
+
+
+def _as_it_was(output: torch.Tensor) -> torch.Tensor:
+    return output.contiguous() if output.dim() == 4 else output
 
 
 def compile(site: Site, fix: str, value: object) -> None:
@@ -141,16 +152,59 @@ def cpu_threads(site: Site, _fix: str, value: object) -> None:
 
 
 def no_grad_validation(site: Site, fix: str, _value: object) -> None:
-    """A forward in evaluation mode records nothing for a backward that never comes."""
+    """A forward in evaluation mode records nothing for a backward that never comes.
+
+    Whether one comes is seen at each place that the script calls the model from: the first outputs there are recorded as
+    ever, and only where those were dropped without a backward is nothing recorded from then on.
+    """
+    places = _Validations()
 
     def around(
         module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
-        given = (*arguments, *settings.values())
         # A network in evaluation mode may still pass gradients on to what made its input.
-        if module.training or any(isinstance(value, torch.Tensor) and value.requires_grad for value in given):
+        if (
+            module.training
+            or not torch.is_grad_enabled()
+            or any(tensor.requires_grad for tensor in tensors_in((arguments, settings)))
+        ):
             return forward(*arguments, **settings)
-        with torch.no_grad():
-            return forward(*arguments, **settings)
+        place = user_place(sys._getframe())  # pyright: ignore[reportPrivateUsage]
+        if places.is_validation(place):
+            with torch.no_grad():
+                return forward(*arguments, **settings)
+        output = forward(*arguments, **settings)
+        places.watch(place, output)
+        return output
 
     site.around_forward(fix, around)
+
+
+class _Validations:
+    """The places from which a model is called in evaluation mode, and what became of its outputs."""
+
+    def __init__(self) -> None:
+        self._watched: dict[Place | None, list[list[weakref.ref[Function]]]] = {}  # the last outputs' hooks
+        self._dropped: dict[Place | None, int] = {}  # outputs in a row
+        self._learning: set[Place | None] = set()
+
+    def is_validation(self, place: Place | None) -> bool:
+        """Whether outputs made there were dropped, and no backward ever reached one."""
+        watched = self._watched.setdefault(place, [])
+        if len(watched) > 1:  # the last one is still in the script's variables
+            dropped = not any(hook() for hook in watched.pop(0))  # a hook lives as long as the graph that it is on
+            self._dropped[place] = self._dropped.get(place, 0) + 1 if dropped else 0
+        return place not in self._learning and self._dropped.get(place, 0) >= ENOUGH
+
+    def watch(self, place: Place | None, output: object) -> None:
+        """Note whether a backward reaches this output."""
+        hooks: list[weakref.ref[Function]] = []
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+
+                def reached(_gradient: object) -> None:
+                    self._learning.add(place)
+
+                tensor.register_hook(reached)
+                hooks.append(weakref.ref(reached))
+        self._watched[place].append(hooks)

@@ -13,7 +13,6 @@ import multiprocessing
 import sys
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
-from types import NoneType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hasten.fixes.inside.changing import state_of
 from hasten.fixes.inside.site import NotApplicableError, Site
 from hasten.measurement.inside.roots import tensors_in
 
@@ -73,7 +73,7 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
         def __iter__(self: DataLoader[object]) -> object:
             if self in kept:
                 # Workers that stay have the dataset as it was: one that the script has changed since needs others.
-                now = _attributes(self.dataset)
+                now = state_of(self.dataset)
                 if seen.get(self, now) != now:
                     self._iterator = None  # pyright: ignore[reportPrivateUsage]
                 seen[self] = now
@@ -83,16 +83,6 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
 
     change_loaders(site, change)
     site.patches.wrap(DataLoader, "__iter__", iterating)
-
-
-def _attributes(dataset: object) -> dict[str, object]:
-    """What a script may have set on a dataset, and on its transforms, between two epochs: plain values, and which objects."""
-    found: dict[str, object] = {}
-    parts = {"": dataset, **{n: v for n, v in getattr(dataset, "__dict__", {}).items() if n.endswith("transform")}}
-    for owner, part in parts.items():
-        for name, value in getattr(part, "__dict__", {}).items():
-            found[f"{owner}.{name}"] = value if isinstance(value, (bool, int, float, str, NoneType)) else id(value)
-    return found
 
 
 def pin_memory(site: Site, _fix: str, _value: object) -> None:
@@ -139,8 +129,19 @@ def non_blocking(site: Site, _fix: str, _value: object) -> None:
     site.patches.wrap(torch.Tensor, "cuda", without_waiting)
 
 
+_changes: dict[Site, list[Callable[[Given], Made]]] = {}  # until its patches are undone
+
+
 def change_loaders(site: Site, change: Callable[[Given], Made]) -> None:
-    """Have `change` alter what every DataLoader is made of: its arguments by name. What it returns is called with it."""
+    """Have `change` alter what every DataLoader is made of: its arguments by name. What it returns is called with it.
+
+    Those that came earlier have altered them by then: workers before what needs some.
+    """
+    if site in _changes:
+        _changes[site].append(change)
+        return
+    changes = _changes[site] = [change]
+    site.patches.on_undo(lambda: _changes.pop(site, None))
 
     def make(original: Function) -> Function:
         signature = inspect.signature(original)
@@ -149,10 +150,11 @@ def change_loaders(site: Site, change: Callable[[Given], Made]) -> None:
         def __init__(*arguments: object, **settings: object) -> None:
             given = signature.bind(*arguments, **settings).arguments
             loader = given.pop("self")
-            made = change(given)
+            made = [change(given) for change in changes]
             original(loader, **given)
-            if made is not None:
-                made(loader)
+            for told in made:
+                if told is not None:
+                    told(loader)
 
         return __init__
 

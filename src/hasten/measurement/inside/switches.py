@@ -134,19 +134,24 @@ def _bfloat16(session: Session, _value: str) -> Switch:
 
 def to_float32(value: object, dtype: torch.dtype) -> object:
     """The same nest with its tensors of `dtype` as float32."""
+    return with_tensors(value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
+
+
+def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    """The same nest with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype == dtype else value
+        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(to_float32(v, dtype) for v in value))  # pyright: ignore[reportArgumentType]
+        return type(value)(*(with_tensors(v, change) for v in value))  # pyright: ignore[reportArgumentType]
     if isinstance(value, (list, tuple)):
-        return type(value)([to_float32(v, dtype) for v in value])
+        return type(value)([with_tensors(v, change) for v in value])
     if isinstance(value, Mapping):
         for key in list(value):  # in place: transformers' outputs are dicts with attributes
-            value[key] = to_float32(value[key], dtype)  # type: ignore[index]
+            value[key] = with_tensors(value[key], change)  # type: ignore[index]
     elif not isinstance(value, (nn.Module, type)) and not callable(value):
-        for name, inner in list(getattr(value, "__dict__", {}).items()):  # an output of the script's own class
-            if isinstance(inner, torch.Tensor) and inner.dtype == dtype:
-                object.__setattr__(value, name, inner.float())
+        for name, inner in list(getattr(value, "__dict__", {}).items()):
+            if isinstance(inner, torch.Tensor):
+                object.__setattr__(value, name, change(inner))
     return value
 
 
