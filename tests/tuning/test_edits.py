@@ -48,6 +48,11 @@ def test_a_number_is_multiplied(tmp_path):
     assert "+    if step % 100 == 0:" in edit.diff
 
 
+def test_a_sum_is_multiplied_as_a_whole(tmp_path):
+    _, (edit,) = edits_of(tmp_path, GUARDED.replace("LOG_EVERY", "(n + 1)"), 4)
+    assert "+    if step % ((20 * (n + 1))) == 0:" in edit.diff
+
+
 def test_what_is_done_in_every_round_gets_a_condition(tmp_path):
     path, (edit,) = edits_of(tmp_path, COUNTED, 5, recoverable=0.4)
     write_edits([edit])
@@ -94,16 +99,16 @@ for x, y in loader:
 def test_hits_that_are_counted_one_by_one_are_counted_in_one_operator(tmp_path):
     path, (edit,) = edits_of(tmp_path, COUNTED_ONE_BY_ONE, 4, kind="sync_points")
     write_edits([edit])
-    assert "1)\n    correct += (predicted.view_as(y) == y).sum()\n    seen" in path.read_text()
+    assert "1)\n    correct = correct + (predicted.view_as(y) == y).sum()\n    seen" in path.read_text()
     assert edit.because == "Logging in each step: summed up as a tensor, without reading it"
 
 
 @pytest.mark.parametrize(
     "told, changed",
     [
-        ("total += loss.item()", "total += loss.detach()"),
-        ("total += loss_of(x).item() * len(x)", "total += loss_of(x).detach() * len(x)"),
-        ("total += loss.item()  # of the epoch", "total += loss.detach()  # of the epoch"),
+        ("total += loss.item()", "total = total + loss.detach()"),
+        ("total += loss_of(x).item() * len(x)", "total = total + loss_of(x).detach() * len(x)"),
+        ("total += loss.item()  # of the epoch", "total = total + loss.detach()  # of the epoch"),
     ],
 )
 def test_what_is_only_summed_up_stays_a_tensor(tmp_path, told, changed):
@@ -125,6 +130,8 @@ def test_what_is_only_summed_up_stays_a_tensor(tmp_path, told, changed):
         ("for x in loader:\n    said += f'{loss.item()} '\n", 2),  # a text would be another
         ("for x in loader:\n    losses += [loss.item()]\n", 2),
         ("for x in loader:\n    total += math.exp(loss.item())\n", 2),
+        ("for x in loader:\n    total += loss.cpu().numpy().item()\n", 2),  # which has no detach
+        ("for x in loader:\n    totals[read()] += loss.item()\n", 2),  # it would be read twice
     ],
 )
 def test_what_is_read_for_something_else_is_read_as_before(tmp_path, text, line):
@@ -158,7 +165,10 @@ def test_what_is_copied_one_by_one_is_copied_at_once(tmp_path, kind, loop, sampl
     text = PADDED_ONE_BY_ONE.replace(PADDED_ONE_BY_ONE.split("\n        ", 1)[1].split("\n    return")[0], loop)
     path, (edit,) = edits_of(tmp_path, text, 7, kind=kind)
     write_edits([edit])
-    assert "        batch[row, : len(tokens)] = torch.as_tensor(tokens)\n    return" in path.read_text()
+    assert (
+        "        batch[row, : len(tokens)] = torch.as_tensor(tokens, dtype=batch.dtype)\n    return"
+        in path.read_text()
+    )
     before, after = run_of(text)["collate"], run_of(path.read_text())["collate"]
     assert torch.equal(before(samples), after(samples))
 
@@ -180,6 +190,9 @@ def run_of(text):
         ("enumerate(tokens)", "enumerate(read(row))"),
         ("= token\n", "= token\n            count += 1\n"),
         ("import torch\n", "import torch as t\n"),
+        ("batch[row, column]", "batch[column]"),  # perhaps of whole rows
+        ("batch = torch.zeros", "batch = numpy.zeros"),
+        ("    return batch", "    print(column)\n    return batch"),
     ],
 )
 def test_another_loop_is_left_as_it_is(tmp_path, before, after):
@@ -227,6 +240,8 @@ def test_every_compose_is_looked_at_and_lines_stay_lines(tmp_path):
         "Compose([GaussianBlur(9), RandomResizedCrop(224)])\n",  # the blur would be another
         "Compose([\n    GaussianBlur(9),  # as in the paper\n    RandomCrop(224),\n])\n",
         "Compose([GaussianBlur(9)] + [RandomCrop(224)])\n",
+        "Compose([ToTensor(), RandomCrop(28)])\n",  # which may be given arrays
+        "Compose([ColorJitter(0.4, 0.4), RandomCrop(28)])\n",  # contrast is against the whole image's mean
     ],
 )
 def test_what_would_make_other_images_is_left_as_it_is(tmp_path, text):
@@ -249,7 +264,15 @@ def test_what_is_float64_by_name_becomes_float32(tmp_path, before, after):
 
 
 @pytest.mark.parametrize(
-    "text", ["net = Net()\n", "x = torch.from_numpy(rows)\nnet = Net().double()\n", "np.float64(3)\n"]
+    "text",
+    [
+        "net = Net()\n",
+        "x = torch.from_numpy(rows)\nnet = Net().double()\n",
+        "x = torch.tensor(rows)\nnet = Net().double()\n",
+        "loader = DataLoader(rows)\nnet = Net().double()\n",
+        "np.float64(3)\n",
+        "if args.double:\n    x = np.zeros(3, np.double)\n",
+    ],
 )
 def test_float64_that_would_remain_elsewhere_is_left(tmp_path, text):
     assert edits_of(tmp_path, text, 1, kind="double_precision")[1] == ()
@@ -284,6 +307,7 @@ def test_what_never_changes_is_looked_up_once(tmp_path):
         "def main(text):\n    pass\n",
         "for text in ():\n    pass\n",
         "text_number = 3\n",
+        "random.shuffle(text)\n",
     ],
 )
 def test_what_may_change_is_looked_up_each_time(tmp_path, more):
@@ -301,6 +325,11 @@ def test_what_may_change_is_looked_up_each_time(tmp_path, more):
         ("for i in range(9):\n    print(train(i))\n", 2),  # training itself would become rarer
         ("for i in range(9):\n    if i % 4 == 0:\n        optimizer.step()\n        print(i)\n", 4),
         ("for i in range(9):\n    if i % 4 == 0:\n        print(i)\n    else:\n        train(i)\n", 3),
+        ("for i in range(9):\n    if i % 4 != 0:\n        print(i)\n", 3),  # it would be more often
+        ("for i in range(9):\n    if i % 4 == 0:\n        target.load_state_dict(online)\n        print(i)\n", 4),
+        ("for i in range(9):\n    if i % 4 == 0:\n        lr *= 0.5\n        print(i)\n", 4),
+        ("for i in range(9):\n    while left():\n        print(i)\n", 3),
+        ('for i in range(9):\n    print("""a\n    b""")\n', 2),  # another text
         ("print(1)\n", 1),
         ("this is no Python\n", 1),
     ],

@@ -15,10 +15,11 @@ from hasten.tuning.rewriting import after, around, called, instead, replaced, st
 CROPS = "RandomCrop CenterCrop"
 LOCAL = """
     GaussianBlur GaussianNoise ColorJitter Grayscale RandomGrayscale RandomAdjustSharpness RandomInvert RandomPosterize
-    RandomSolarize Normalize ToTensor PILToTensor ToImage ToDtype ConvertImageDtype RandomHorizontalFlip
-    RandomVerticalFlip
+    RandomSolarize Normalize ToDtype ConvertImageDtype RandomHorizontalFlip RandomVerticalFlip
 """  # transforms whose every pixel depends on no more than a few others near it, or lies elsewhere in a crop's like
+MADE_OF_NUMPY = "from_numpy tensor as_tensor asarray"
 CONVERTING = "to float type half bfloat16 long int"
+READING = "len set sorted enumerate list tuple dict zip max min range str Counter print"
 MUTATING = "append extend insert pop popitem remove clear update setdefault sort reverse add discard"
 
 
@@ -28,17 +29,28 @@ def in_tensors(text: str, tree: ast.Module, line: int) -> str | None:
     for node in reversed(held_by):
         if isinstance(node, ast.For) and (hits := _hits(node)) is not None:
             return instead(text, node, hits)
-    if held_by and isinstance(held_by[-1], ast.AugAssign) and isinstance(held_by[-1].op, ast.Add):
-        reads = [term for term in _terms(held_by[-1].value) if isinstance(term, ast.Call) and called(term) == "item"]
-        if len(reads) == 1 and not reads[0].args:
-            source = ast.get_source_segment(text, reads[0]) or ""
-            return replaced(text, reads[0], source[: source.rindex(".")] + ".detach()")
+    match held_by[-1:]:
+        case [ast.AugAssign(target=ast.Name() | ast.Attribute(), op=ast.Add()) as sum_]:
+            reads = [term for term in _terms(sum_.value) if isinstance(term, ast.Call) and called(term) == "item"]
+            source = ast.get_source_segment(text, reads[0]) or "" if len(reads) == 1 and not reads[0].args else ""
+            if source and "numpy" not in source:
+                kept = replaced(text, reads[0], source[: source.rindex(".")] + ".detach()")
+                return _not_in_place(kept, sum_)
+        case _:
+            pass
     return None
+
+
+def _not_in_place(text: str, sum_: ast.AugAssign) -> str:
+    """The text with `total = total + x` for `total += x`: what has kept the sum so far must not see it grow."""
+    begin, end = stretch(text, sum_.target)
+    name, behind = text[begin:end], text[end:]
+    return text[:end] + behind.replace("+=", f"= {name} +", 1)
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
     """What is added, subtracted, multiplied and divided; nothing that stands within a call, a list or a text."""
-    if isinstance(value, ast.BinOp):
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
         yield from _terms(value.left)
         yield from _terms(value.right)
     else:
@@ -65,7 +77,7 @@ def _hits(loop: ast.For) -> str | None:
             names = {_indexed(left, index), _indexed(right, index)}
             if None not in names and length in names and len(names) == 2:
                 (other,) = names - {length}
-                return f"{count} += ({other}.view_as({length}) == {length}).sum()"
+                return f"{count} = {count} + ({other}.view_as({length}) == {length}).sum()"
         case _:
             pass
     return None
@@ -85,11 +97,13 @@ def _indexed(node: ast.expr, index: str) -> str | None:
 
 def copied_at_once(text: str, tree: ast.Module, line: int) -> str | None:
     """The text with numbers that a loop copies one by one into a tensor copied in one assignment."""
-    if not _imports_torch(tree):
-        return None
-    for node in reversed(list(around(tree, line))):
+    held_by = list(around(tree, line))
+    for node in reversed(held_by):
         if isinstance(node, ast.For) and (copy := _copy(node, text)) is not None:
-            return instead(text, node, copy)
+            function = next((n for n in reversed(held_by) if isinstance(n, ast.FunctionDef)), tree)
+            into, names, new = copy
+            if _imports_torch(tree) and _is_of_torch(function, into) and not _read_elsewhere(function, node, names):
+                return instead(text, node, new)
     return None
 
 
@@ -98,8 +112,29 @@ def _imports_torch(tree: ast.Module) -> bool:
     return any(name.name == "torch" and name.asname is None for node in imports for name in node.names)
 
 
-def _copy(loop: ast.For, text: str) -> str | None:
-    """What `for i, x in enumerate(xs): rows[n, i] = x` does, in one assignment; or with `range(len(xs))` and `xs[i]`."""
+def _is_of_torch(function: ast.AST, name: str) -> bool:
+    """Whether a name stands for what one of torch's functions made."""
+    values = [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets)
+    ]
+    return len(values) == 1 and isinstance(values[0], ast.Call) and ast.unparse(values[0].func).startswith("torch.")
+
+
+def _read_elsewhere(function: ast.AST, loop: ast.For, names: set[str]) -> bool:
+    inner = {id(node) for node in ast.walk(loop)}
+    return any(
+        isinstance(node, ast.Name) and node.id in names and id(node) not in inner for node in ast.walk(function)
+    )
+
+
+def _copy(loop: ast.For, text: str) -> tuple[str, set[str], str] | None:
+    """Into what, by which names, and what does the same in one assignment.
+
+    Of `for i, x in enumerate(xs): rows[n, i] = x`; or with `range(len(xs))` and `xs[i]`.
+    """
+    element = ""
     match loop:
         case ast.For(
             body=[ast.Assign(targets=[ast.Subscript(value=ast.Name(id=into)) as target], value=value)], orelse=[]
@@ -124,10 +159,12 @@ def _copy(loop: ast.For, text: str) -> str | None:
             return None
     places = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
     *before, last = places
-    if ast.unparse(last) != index or any(index in _names(place) for place in before):
+    # With a single index an element may be a row, and a list of rows is no tensor yet.
+    if not before or ast.unparse(last) != index or any({index, element} & _names(place) for place in before):
         return None
     slices = [ast.get_source_segment(text, place) or "" for place in before]
-    return f"{into}[{', '.join([*slices, f': len({source})'])}] = torch.as_tensor({source})"
+    new = f"{into}[{', '.join([*slices, f': len({source})'])}] = torch.as_tensor({source}, dtype={into}.dtype)"
+    return into, {index, element}, new
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -149,7 +186,7 @@ def _late_crop(tree: ast.Module, text: str) -> list[ast.expr]:
         match node:
             case ast.Call(args=[ast.List(elts=steps)]) if called(node) == "Compose":
                 crop = first = next((n for n, step in enumerate(steps) if _is_crop(step)), 0)
-                while first > 0 and _made(steps[first - 1]) in LOCAL.split():
+                while first > 0 and _is_local(steps[first - 1]):
                     first -= 1
                 found = steps[first : crop + 1]
                 if first < crop and not any("#" in gap for gap in _gaps(text, found)):
@@ -159,8 +196,12 @@ def _late_crop(tree: ast.Module, text: str) -> list[ast.expr]:
     return []
 
 
-def _made(step: ast.expr) -> str:
-    return called(step) if isinstance(step, ast.Call) else ""
+def _is_local(step: ast.expr) -> bool:
+    if not isinstance(step, ast.Call) or called(step) not in LOCAL.split():
+        return False
+    # Contrast is against the mean of the whole image.
+    contrast = len(step.args) > 1 or any(word.arg in ("contrast", None) for word in step.keywords)
+    return called(step) != "ColorJitter" or not contrast
 
 
 def _is_crop(step: ast.expr) -> bool:
@@ -183,18 +224,19 @@ def _rotated(text: str, steps: list[ast.expr]) -> str:
 
 
 def in_float32(text: str, tree: ast.Module, _line: int) -> str | None:
-    """The text with every float64 of torch's turned to float32; not where NumPy's would remain."""
-    methods = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and (node.attr == "double" or node.attr in CONVERTING.split())
-    ]
-    converted = {id(node.value) for node in methods}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called(node) == "from_numpy" and id(node) not in converted:
+    """The text with every float64 of torch's turned to float32; not where what NumPy or a loader made would remain."""
+    if any(isinstance(node, ast.Name) and node.id == "DataLoader" for node in ast.walk(tree)):
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = [node.func for node in calls if isinstance(node.func, ast.Attribute)]
+    converted = {id(method.value) for method in methods if method.attr in ("double", *CONVERTING.split())}
+    for call in calls:
+        cast = id(call) in converted or any(word.arg == "dtype" for word in call.keywords)
+        if called(call) in MADE_OF_NUMPY.split() and not cast:
             return None
     ends = [(node, "float32") for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_double(node)]
-    ends += [(node, "float") for node in methods if node.attr == "double" and not _is_double(node)]
+    plain = {id(call.func) for call in calls if not call.args and not call.keywords}
+    ends += [(method, "float") for method in methods if method.attr == "double" and id(method) in plain]
     # From the end to the beginning, so that places before stay where they are.
     for end, new, length in sorted(((stretch(text, n)[1], new, len(n.attr)) for n, new in ends), reverse=True):
         text = text[: end - length] + new + text[end:]
@@ -259,6 +301,10 @@ def _lookups(value: ast.expr, text: str) -> tuple[str, str, str, str] | None:
             return None
 
 
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(word.value for word in call.keywords)]
+
+
 def _bound_once(tree: ast.Module, name: str) -> ast.stmt | None:
     """The module's statement that binds a name, where nothing else binds it or alters what it stands for."""
     bindings = [
@@ -273,6 +319,8 @@ def _bound_once(tree: ast.Module, name: str) -> ast.stmt | None:
                     return None
             case ast.Subscript(value=ast.Name(id=owner), ctx=ast.Store() | ast.Del()) if owner == name:
                 return None
+            case ast.Call() if called(node) not in READING.split() and name in map(ast.unparse, _given(node)):
+                return None  # who knows what it does to it
             case ast.Attribute(value=ast.Name(id=owner), attr=method) if owner == name and method in MUTATING.split():
                 return None
             case _:

@@ -20,7 +20,9 @@ READS = """
     item tolist cpu detach mean sum max min norm numpy format state_dict get_last_lr
     float int len str round dict
 """  # calls that may stand in what they are told
-TRAINS = "step backward zero_grad update clip_grad_norm_"  # calls that must not become rarer
+TRAINS = """
+    step backward zero_grad update clip_grad_norm_ load_state_dict copy_ lerp_ mul_ add_ update_parameters
+"""  # calls that must not become rarer
 
 
 def rarer(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
@@ -30,14 +32,16 @@ def rarer(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
         return None
     for node in reversed(held_by):
         if isinstance(node, ast.If) and (modulo := _modulo(node.test)) is not None and _in_body(node, line):
-            if node.orelse or any(_trains(inner) for inner in node.body):
+            if node.orelse or any(_does_more(inner) for inner in node.body):
                 return None
             return replaced(text, modulo, _times(text, modulo, factor))
+        if isinstance(node, ast.If) and any(isinstance(inner, ast.Mod) for inner in ast.walk(node.test)):
+            return None  # it counts in another way
         if isinstance(node, (ast.For, ast.While)):
             break
-    loop = next((node for node in reversed(held_by) if isinstance(node, ast.For)), None)
+    loop = next((node for node in reversed(held_by) if isinstance(node, (ast.For, ast.While))), None)
     statement = held_by[-1]
-    counter = _counter(loop) if loop is not None else None
+    counter = _counter(loop) if isinstance(loop, ast.For) else None
     if counter is None or not _only_reports(statement):
         return None
     return guarded(text, statement, f"if {counter} % {factor} == 0:")
@@ -56,22 +60,36 @@ def _only_reports(statement: ast.AST) -> bool:
     return called(outer) in REPORTS.split() and all(called(call) in READS.split() for call in calls)
 
 
-def _trains(statement: ast.stmt) -> bool:
-    return any(called(node) in TRAINS.split() for node in ast.walk(statement) if isinstance(node, ast.Call))
+def _does_more(statement: ast.stmt) -> bool:
+    """Whether something is done that training, or its own course, depends on."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and called(node) in TRAINS.split():
+            return True
+        if isinstance(node, (ast.AugAssign, ast.Break, ast.Continue, ast.Return, ast.Raise)):
+            return True
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            return True
+    return False
 
 
 def _modulo(test: ast.expr) -> ast.expr | None:
-    """What follows the % of a test for divisibility."""
-    for node in ast.walk(test):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant):
-            return node.right
-    return None
+    """What follows the % of `a % b == c`, or `not a % b`, perhaps among other conditions."""
+    match test:
+        case ast.BoolOp(values=values):
+            return next((found for value in values if (found := _modulo(value)) is not None), None)
+        case ast.Compare(left=ast.BinOp(op=ast.Mod(), right=divisor), ops=[ast.Eq()]):
+            return divisor
+        case ast.UnaryOp(op=ast.Not(), operand=ast.BinOp(op=ast.Mod(), right=divisor)):
+            return divisor
+        case _:
+            return None
 
 
 def _times(text: str, node: ast.expr, factor: int) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return str(factor * node.value)
-    return f"({factor} * {ast.get_source_segment(text, node)})"
+    source = ast.get_source_segment(text, node)
+    return f"({factor} * {source})" if isinstance(node, (ast.Name, ast.Attribute)) else f"({factor} * ({source}))"
 
 
 def _counter(loop: ast.For) -> str | None:

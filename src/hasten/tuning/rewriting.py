@@ -49,12 +49,18 @@ def replaced(text: str, node: ast.expr, new: str) -> str:
 
 def guarded(text: str, statement: ast.stmt, condition: str) -> str | None:
     """The text with a statement under a condition."""
-    if (found := _alone(text, statement)) is None:
+    if (found := _alone(text, statement)) is None or _has_long_strings(statement):
         return None
     lines, first, last, indent = found
     step = "\t" if indent.endswith("\t") else "    "
     body = [step + line if line.strip() else line for line in lines[first : last + 1]]
     return "".join([*lines[:first], f"{indent}{condition}\n", *body, *lines[last + 1 :]])
+
+
+def _has_long_strings(statement: ast.stmt) -> bool:
+    """Whether to indent it would change a string."""
+    strings = [node for node in ast.walk(statement) if isinstance(node, (ast.Constant, ast.JoinedStr))]
+    return any(node.lineno != node.end_lineno for node in strings)
 
 
 def instead(text: str, statement: ast.stmt, new: str) -> str | None:
