@@ -195,6 +195,19 @@ def test_every_installer_can_be_imported():
             assert fix.variables(fix.words[0]), fix.name
 
 
+def test_the_model_of_another_fold_is_met_too(site):
+    met = []
+    site.on_model("a fix", met.append)
+    folds = [Net(), Net()]
+    for model in folds:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+        assert nn.Module.__call__.__module__ == "torch.nn.modules.module"
+    assert met == folds
+
+
 def test_a_script_that_compiles_is_left_alone(site):
     met = []
     site.states["a fix"] = "on"

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from hasten.errors import PlanError
+from hasten.errors import DirectoryError, PlanError
 from hasten.records import Interval, Machine, Proof, Trial, Tuning
-from hasten.tuning.plan import NAME, Plan, doubts, plan_text, read_plan, with_changes, write_plan
+from hasten.tuning.plan import NAME, Plan, check_place, doubts, plan_text, read_plan, with_changes, write_plan
 
 MACHINE = Machine(
     system="Linux-6.1-x86_64",
@@ -70,6 +70,19 @@ def test_colours_in_what_a_script_said_leave_the_plan_readable(tmp_path):
     assert read_plan(path).command == ("train.py", "two\nlines")
 
 
+def test_words_that_are_no_text_leave_the_plan_readable(tmp_path):
+    path = tmp_path / NAME
+    write_plan(path, msgspec.structs.replace(TUNING, command=("train.py", "caf\udce9", "\U000e0001")))
+    assert read_plan(path).command == ("train.py", "caf\\udce9", "\U000e0001")
+
+
+def test_a_place_where_no_plan_can_be_written_is_said_before_the_search(tmp_path):
+    with pytest.raises(DirectoryError, match="name another place"):
+        check_place(tmp_path / "nowhere" / NAME)
+    check_place(tmp_path / NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_line_says_what_it_gained_or_why_it_is_off():
     lines = plan_text(TUNING).splitlines()
     find = {line.split(" ")[0]: line for line in lines if "=" in line}
@@ -103,6 +116,8 @@ def test_a_plan_that_is_not_proven_says_so_at_its_head():
         ("[made]\ncommand = 3", "of the wrong kind"),
         ("[made]\ncommand = [3]", "list of words"),
         ("[made]\nproof_ = 'x'", "unknown key proof_"),
+        (f"[fixes]\nnum_workers = {'9' * 5000}", "is no TOML"),
+        (f"[fixes]\nnum_workers = {'[' * 5000}", "is no TOML"),
     ],
 )
 def test_a_plan_broken_by_hand_is_one_clear_line(tmp_path, text, words):
@@ -132,7 +147,9 @@ def test_settings_are_changed_on_the_command_line():
     assert with_changes(plan, []).proof == "proven"
 
 
-@pytest.mark.parametrize("change", ["bf16", "bf16=maybe", "nothing=1"])
+@pytest.mark.parametrize(
+    "change", ["bf16", "bf16=maybe", "nothing=1", f"num_workers={'9' * 5000}", f"bf16={'[' * 5000}"]
+)
 def test_a_change_that_makes_no_sense_is_refused(change):
     with pytest.raises(PlanError):
         with_changes(Plan(settings={}), [change])

@@ -154,6 +154,11 @@ def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkey
     assert ("no time" in check.text) == (seconds == 0)
 
 
+def test_seeds_that_make_no_difference_prove_nothing():
+    check = quality.within_band(seeds()[:1] * 3, seeds()[:1] * 3)
+    assert check.state == "unknown" and "one and the same course" in check.text
+
+
 def test_two_seeds_prove_nothing():
     assert quality.within_band(seeds(2), seeds(2)).state == "unknown"
 

@@ -54,8 +54,9 @@ def _add_budget(verb: argparse.ArgumentParser) -> None:
 def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool | None = None) -> int:
     from hasten.reports.tuning import print_tuning
     from hasten.tuning.edits import write_edits
-    from hasten.tuning.plan import write_plan
+    from hasten.tuning.plan import check_place, write_plan
 
+    check_place(wanted.plan)
     tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
     write_plan(wanted.plan, tuning)
     for line in write_edits(tuning.edits) if (wanted.write if write is None else write) else ():

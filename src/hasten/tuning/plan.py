@@ -54,7 +54,7 @@ def read_plan(path: Path) -> Plan:
         raise PlanError(f"{path} cannot be read ({error}); make it anew with `hasten tune`") from None
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # what is nested too deep, or has too many digits, among them
         raise PlanError(f"{path} is no TOML ({error}); mend the line, or make it anew with `hasten tune`") from None
     for name, section in data.items():
         if name not in SECTIONS:
@@ -122,7 +122,7 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
 def _value(text: str) -> Value:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text  # a word need not be quoted on the command line
 
 
@@ -150,7 +150,9 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
 
 
 def _script(command: Sequence[str]) -> str:
-    return next((word for word in command if word.endswith(".py")), command[1] if command[:1] == ("-m",) else "")
+    return next(
+        (word for word in command if word.endswith(".py")), "".join(command[1:2]) if command[:1] == ("-m",) else ""
+    )
 
 
 def machine_lines(machine: Machine) -> dict[str, str]:
@@ -162,6 +164,16 @@ def machine_lines(machine: Machine) -> dict[str, str]:
 
 
 # --------------------------------------------------------------------------------------------------- writing
+
+
+def check_place(path: Path) -> None:
+    """Raises DirectoryError where no plan can be written: better before a search than behind it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise DirectoryError(f"cannot write {path} ({error.strerror}); name another place with --plan") from None
 
 
 def write_plan(path: Path, tuning: Tuning) -> None:
@@ -252,6 +264,7 @@ def _toml(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        text = value.encode("utf-8", "backslashreplace").decode()  # a file's name may hold bytes that are no text
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
     return str(value)

@@ -174,6 +174,10 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
     ends = [(_end(a["losses"], b["losses"]), _end(b["losses"], a["losses"])) for a, b in pairs]
     own = [before for before, _ in ends]
     level, spread = statistics.fmean(map(abs, own)), statistics.stdev(own)
+    if not spread:
+        return unknown(
+            "band", f"the script's {len(own)} seeds gave one and the same course: they are not seeds to it"
+        )
     if spread > WIDEST_BAND * level:
         return unknown(
             "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"

@@ -46,6 +46,32 @@ def test_the_scripts_own_seeds_are_shifted(patches):
     assert drawn() == own
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        lambda: torch.manual_seed(seed=7),
+        lambda: torch.manual_seed(np.int64(7)),
+        lambda: random.seed(a=7),
+        lambda: np.random.seed(seed=7),
+        lambda: np.random.seed(np.uint8(7)),
+    ],
+)
+def test_in_whatever_way_they_are_given(patches, seed):
+    seed()
+    own = drawn()
+    seed_everything(1, shift=1000, patches=patches)
+    seed()
+    assert all(a != b for a, b in zip(drawn(), own))
+
+
+def test_a_seed_that_is_no_number_stays(patches):
+    seed_everything(1, shift=1000, patches=patches)
+    random.seed("a word")
+    first = random.random()
+    random.seed("a word")
+    assert random.random() == first
+
+
 def test_the_same_few_batches_come_over_and_over_in_epochs_as_long_as_ever(patches):
     repeat_batches(3, patches, ends=False)
     loader = DataLoader(TensorDataset(torch.arange(100)), batch_size=10, shuffle=True)

@@ -58,7 +58,7 @@ def _decoded(image: Any, decode_jpeg: Function) -> Any:
     if len(tiles) != 1 or image.mode not in ("RGB", "L") or image.decoderconfig != () or image.fp is None:
         return None
     tile = tiles[0]
-    if tile[0] != "jpeg" or tuple(tile[1]) != (0, 0, *image.size) or tile[3][1] not in ("", None):
+    if tile[0] != "jpeg" or tuple(tile[1]) != (0, 0, *image.size) or tile[2] != 0 or tile[3][1] not in ("", None):
         return None
     try:
         position = image.fp.tell()

@@ -118,6 +118,7 @@ def scale_losses(site: Site, fix: str) -> None:
 
     site.patches.wrap(torch.autograd, "backward", backward)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        site.patches.wrap(torch.nn.utils, name, clipping)
+        for module in (torch.nn.utils, torch.nn.utils.clip_grad):  # one function, called by either name
+            site.patches.wrap(module, name, clipping)
     site.patches.on_undo(register_optimizer_step_pre_hook(before_step).remove)
     site.patches.on_undo(register_optimizer_step_post_hook(scale.after_step).remove)

@@ -120,23 +120,42 @@ class _Models:
         self._originals: dict[type[nn.Module], Forward] = {}
         self._depth = 0
         self._discovering: Patches | None = None
+        self._meets = False
 
     def discover(self) -> None:
-        """Meet every module that is called, until the first optimizer step has ended."""
+        """Meet every module that is called, until an optimizer step has ended; and again from each new optimizer on."""
         if self._discovering is not None:
             return
         patches = self._discovering = Patches()
         self._site.patches.on_undo(patches.undo)
-        patches.wrap(nn.Module, "__call__", self._meeting)
-        patches.wrap(torch, "compile", self._giving_up)
-        patches.wrap(nn.Module, "compile", self._giving_up)
+        self._meet(patches)
         self._site.patches.wrap(torch.jit, "script", self._as_written)
+        self._site.patches.wrap(Optimizer, "__init__", self._beginning)
         # It stays on: a hook that takes itself off stops those behind it.
         self._site.patches.on_undo(register_optimizer_step_post_hook(self._settled).remove)
+
+    def _meet(self, patches: Patches) -> None:
+        if not self._meets:
+            self._meets = True
+            patches.wrap(nn.Module, "__call__", self._meeting)
+            patches.wrap(torch, "compile", self._giving_up)
+            patches.wrap(nn.Module, "compile", self._giving_up)
+
+    def _beginning(self, original: Callable[..., object]) -> Callable[..., object]:
+        """A second fold, or a fine-tuning after a pretraining, has an optimizer of its own, and a model."""
+
+        @functools.wraps(original)
+        def __init__(*arguments: object, **settings: object) -> object:
+            if self._discovering is not None:
+                self._meet(self._discovering)
+            return original(*arguments, **settings)
+
+        return __init__
 
     def _settled(self, _optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if self._discovering is not None:
             self._discovering.undo()
+            self._meets = False
 
     def _giving_up(self, original: Callable[..., object]) -> Callable[..., object]:
         """A script that compiles is left alone: what is round its forward would be traced, and compiled again."""
@@ -145,6 +164,7 @@ class _Models:
         def compile(*arguments: object, **settings: object) -> object:
             if not self.compiling and self._discovering is not None:
                 self._discovering.undo()
+                self._meets = False
                 for fix, _ in (*self.actions, *self.arounds, *self.changes):
                     self._site.refuse(fix, "the script compiles its model itself")
             return original(*arguments, **settings)

@@ -8,6 +8,7 @@ entropy.
 from __future__ import annotations
 
 import functools
+import operator
 import random
 from collections.abc import Callable
 from types import ModuleType
@@ -33,11 +34,16 @@ def seed_everything(seed: int, *, shift: int, patches: Patches) -> None:
     def shifted(original: Function) -> Function:
         @functools.wraps(original)
         def call(*arguments: object, **settings: object) -> object:
-            if arguments and isinstance(arguments[0], int):
-                arguments = ((arguments[0] + shift) % 2**32, *arguments[1:])
-            return original(*arguments, **settings)
+            arguments = (*map(moved, arguments[:1]), *arguments[1:])
+            return original(*arguments, **{n: moved(v) if n in ("seed", "a") else v for n, v in settings.items()})
 
         return call
+
+    def moved(seed: object) -> object:
+        try:
+            return (operator.index(seed) + shift) % 2**32  # type: ignore[arg-type]
+        except TypeError:
+            return seed
 
     patches.after_import("numpy", numpy)
     if shift:
