@@ -253,3 +253,12 @@ def test_a_drafted_or_damaged_photograph_is_pillows(put_on):
     assert image.size == (100, 80) and np.asarray(image).shape == (80, 100, 3)
     with pytest.raises(OSError, match=r"(?i)truncated"):
         Image.open(io.BytesIO(photo()[:600])).load()
+
+
+def test_a_second_picture_in_one_file_is_not_the_first(put_on, tmp_path):
+    first, second = (Image.new("RGB", (64, 48), colour) for colour in ("red", "blue"))
+    first.save(tmp_path / "two.mpo", save_all=True, append_images=[second])
+    put_on("decode")
+    with Image.open(tmp_path / "two.mpo") as image:
+        image.seek(1)
+        assert image.getpixel((5, 5))[2] > 200
