@@ -56,6 +56,13 @@ GRIDS: dict[str, dict[str, Sequence[Value]]] = {
         "fused_optimizer": (False, True),
         "cpu_threads": (False, 1),
     },
+    "channels_first": {
+        **COMPUTE,
+        "allocator": (False, "glibc"),
+        "fused_optimizer": (False, True),
+        "set_to_none": (False, True),
+        "flush_denormal": (False, True),
+    },
 }
 
 
