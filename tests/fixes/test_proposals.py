@@ -93,6 +93,9 @@ def test_once_a_fix_is_kept_less_of_a_suspicion_will_do():
     given = {"facts": {"models": (NET,)}, "interventions": [unsure("channels_first", 0.94)]}
     assert "channels_last" not in promised(**given)
     assert promised({"fused_optimizer": True}, **given)["channels_last"].saves == pytest.approx(0.03 * STEP, rel=0.1)
+    given = {"facts": {"models": (NET,)}, "interventions": [tried("channels_first", 0.97)]}
+    assert "channels_last" not in promised(**given), "sure, and no finding"
+    assert promised({"fused_optimizer": True}, **given)["channels_last"].saves == pytest.approx(0.03 * STEP, rel=0.1)
 
 
 def test_data_in_memory_is_gathered_and_not_kept():

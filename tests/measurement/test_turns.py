@@ -72,9 +72,9 @@ def left_of(folder):
     ]
 
 
-def test_while_one_works_neither_the_other_nor_its_workers_do(tmp_path):
-    one, other = run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other")])
-    assert len(one.segments) >= 8 and len(other.segments) >= 8
+def test_while_one_works_neither_the_other_nor_its_workers_do_and_one_may_be_done_early(tmp_path):
+    one, other = run_in_turns([side_of(tmp_path, "one", seconds=0.8), side_of(tmp_path, "other")])
+    assert len(other.segments) >= len(one.segments) >= 8
     assert one.parts["regular"] == pytest.approx(0.012, abs=0.008)  # the time of the other is not in it
     first, second = spells(tmp_path / "one.log"), spells(tmp_path / "other.log")
     assert len(first) >= 4 and len(second) >= 4
@@ -98,11 +98,6 @@ def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(tmp_path, m
     with pytest.raises(SideError, match=r"no named pipes in .* \(Operation not supported\)"):
         run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other")])
     assert left_of(tmp_path) == []
-
-
-def test_a_side_that_is_done_early_leaves_the_other_to_its_end(tmp_path):
-    one, other = run_in_turns([side_of(tmp_path, "one", seconds=0.5), side_of(tmp_path, "other", seconds=2.0)])
-    assert len(other.segments) >= len(one.segments) == 8
 
 
 def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):

@@ -23,7 +23,7 @@ GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "reci
 Kind = Literal["switch", "number", "size", "word"]
 WORTH = 0.02  # share of the step that a fix must promise to be tried
 SUSPICIOUS = 0.04  # the same, where it was only suspected and nothing is mended yet
-SUSPECTED = "it seemed faster, and whether it is was not clear"
+SUSPECTED = "it seemed a little faster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,15 @@ class Situation:
         """Seconds a step that a further run seemed to save and was not sure of: half of them, for chance had its part.
 
         A finding asks for certainty, a trial does not: it is there to give it. Where a fix is kept, the script is worth
-        a longer search, and less will do.
+        a longer search: less will do, and what is sure and too little for a finding counts too.
         """
         tried = self.intervention(name)
-        if tried is None or tried.ratio is None or tried.ratio.high < 1.0:
+        if tried is None or tried.ratio is None:
             return 0.0
-        saved = 0.5 * (1 - tried.ratio.value) * self.case.regular
+        sure = tried.ratio.high < 1.0
+        if sure and not self.settings:
+            return 0.0
+        saved = (1.0 if sure else 0.5) * (1 - tried.ratio.value) * self.case.regular
         return saved if saved >= (WORTH if self.settings else SUSPICIOUS) * self.case.step else 0.0
 
     @property
