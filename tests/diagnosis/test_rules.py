@@ -236,6 +236,13 @@ def test_what_batches_for_free_would_gain_is_not_called_nothing_wrong():
     assert diagnosis.verdict == "No single fault found: compute-bound; batches for free would still gain 25 %."
 
 
+def test_a_loader_that_tells_of_batches_alone_can_be_told_of_a_shallow_prefetch():
+    ours = loader(sample_seconds=(), num_workers=2)
+    confirmed = tried("shallow_prefetch", 0.6, prefetch_factor="32")
+    finding = diagnose(run(steps=steps(phases=WAITS), loaders=(ours,), interventions=[confirmed])).findings[0]
+    assert finding.kind == "shallow_prefetch" and len(finding.because) == 1
+
+
 def test_a_queue_full_of_later_batches_does_not_hide_a_shallow_prefetch():
     full = loader(sample_seconds=(0.001, 0.002, 0.2), queue_ready=(4,) * 50, num_workers=2)
     confirmed = tried("shallow_prefetch", 0.6, prefetch_factor="32")

@@ -162,15 +162,17 @@ def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
     if measured is None:
         return None
     number = _setting(case, "shallow_prefetch", "prefetch_factor")
-    samples = train.sample_seconds
-    slow = f"the slowest sample takes {ms(max(samples))}, the median {ms(statistics.median(samples))}"
+    because = [f"with prefetch_factor={number} the step takes {_ratio(case, 'shallow_prefetch')}"]
+    if samples := train.sample_seconds:  # hasten's own loader tells of batches
+        slow = f"the slowest sample takes {ms(max(samples))}, the median {ms(statistics.median(samples))}"
+        because.insert(0, slow)
     return Finding(
         kind="shallow_prefetch",
         title="Prefetch too shallow for uneven samples",
         recoverable=measured[0],
         interval=measured[1],
         confirmed_by="shallow_prefetch",
-        because=(slow, f"with prefetch_factor={number} the step takes {_ratio(case, 'shallow_prefetch')}"),
+        because=tuple(because),
         remedy=f"Set prefetch_factor={number}, or make the slow samples cheaper.",
         where=train.where,
     )
