@@ -35,7 +35,7 @@ from hasten.errors import PlanError
 from hasten.fixes.catalog import checked
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.side import Bench, Frequencies, SideError
-from hasten.records import Settings, Value
+from hasten.records import Settings, Value, to_json
 from hasten.stats import paired_speedup
 from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides, side
@@ -156,6 +156,7 @@ def measure(name: str, *, budget: float, rounds: int, known: dict[str, list[floa
             "trials": len(workload.tuning.trials) + (workload.tuning.proof is not None),
             "search_seconds": workload.took,
             "plan": workload.tuning.settings,
+            "tuning": json.loads(to_json(workload.tuning)),
             "best": best,
             "reached": paired_speedup(of_best, of_plan, looks=False),
             "step_seconds": {"best": of_best, "plan": of_plan},
@@ -186,7 +187,7 @@ def main() -> None:
             f"{result['combinations']} combinations",
             flush=True,
         )
-        brief[name] = {k: v for k, v in result.items() if k not in ("grid", "step_seconds")}
+        brief[name] = {k: v for k, v in result.items() if k not in ("grid", "step_seconds", "tuning")}
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     print(json.dumps({"benchmark": "search", "machine": machine, "workloads": brief}))
 
