@@ -42,7 +42,7 @@ from hasten.tuning.trial import try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
-MOST_FOR_PROOF = 0.5  # of the budget
+MOST_FOR_PROOF = 0.5  # of what is left of the budget once the script is diagnosed
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
 
@@ -274,7 +274,7 @@ class _Tuning:
         """What the proof will take, so that the search leaves as much."""
         start = first.case.run.first_step_seconds or 0.0
         pairs = 2 * PROOF_PAIRS * (start + manner_of(first, {}).seconds)
-        return min(MOST_FOR_PROOF * self.budget.seconds, pairs + self._judge(first, {}).seconds(start))
+        return min(MOST_FOR_PROOF * self.journal.left(), pairs + self._judge(first, {}).seconds(start))
 
     def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
         samples = self.journal.tuning.samples_per_step
