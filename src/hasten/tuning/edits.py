@@ -14,9 +14,13 @@ from pathlib import Path
 
 from hasten.errors import DirectoryError
 from hasten.records import Edit, Finding
-from hasten.tuning.idioms import copied_at_once, cropped_first, in_float32, in_tensors, looked_up_once
-from hasten.tuning.rarer import rarer
-from hasten.tuning.rewriting import lines_of
+from hasten.tuning.rewriting.copies import copied_at_once
+from hasten.tuning.rewriting.crops import cropped_first
+from hasten.tuning.rewriting.doubles import in_float32
+from hasten.tuning.rewriting.lookups import looked_up_once
+from hasten.tuning.rewriting.rarer import rarer
+from hasten.tuning.rewriting.sums import in_tensors
+from hasten.tuning.rewriting.text import lines_of
 
 Idiom = tuple[Callable[[str, ast.Module, int], "str | None"], str]
 IN_TENSORS: Idiom = (in_tensors, "summed up as a tensor, without reading it")

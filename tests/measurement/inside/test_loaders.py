@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import UNKNOWN_LENGTH
-from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.nests import tensors_in
 
 DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 MOST_PARTS = 10_000
 FEW = 64  # elements of a list that are looked into; of longer ones only which they are, and in what order
@@ -52,6 +51,4 @@ def state_of(dataset: object) -> object:
             waiting += list(value) if len(value) <= FEW else []
         elif not isinstance(value, SHARED):
             waiting += list(getattr(value, "__dict__", {}).values())
-            if isinstance(value, nn.Module):
-                waiting += list(value.children())
     return tuple(parts)

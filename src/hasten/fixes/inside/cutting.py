@@ -18,7 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from torch.utils import _pytree
 
 from hasten.fixes.inside.chance import chance, set_chance
-from hasten.fixes.inside.pieces import Work, has_rows
+from hasten.fixes.inside.pieces import OUTPUT, Work, has_rows
 from hasten.fixes.inside.shortage import ran_out
 from hasten.measurement.inside.patches import Patches
 
@@ -42,6 +42,23 @@ def has_hooks(model: nn.Module) -> str | None:
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             return f"the gradient of {name} has a hook"
     return None
+
+
+def reached_past_output(model: nn.Module, loss: object) -> bool:
+    """Whether gradients come to the model's parameters other than through its output: a penalty on them, a tied use."""
+    own = {id(parameter) for parameter in model.parameters()}
+    losses: Any = loss if isinstance(loss, (list, tuple)) else [loss]
+    waiting: list[Any] = [tensor.grad_fn for tensor in losses if isinstance(tensor, torch.Tensor)]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen or OUTPUT in node.metadata:
+            continue
+        seen.add(node)
+        if id(getattr(node, "variable", None)) in own:
+            return True
+        waiting += [following for following, _ in node.next_functions]
+    return False
 
 
 def samples_see_each_other(work: Work) -> str | None:

@@ -21,8 +21,7 @@ from torch.optim.optimizer import Optimizer
 
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.frames import Place, user_place
-from hasten.measurement.inside.roots import tensors_in
-from hasten.measurement.inside.switches import with_tensors
+from hasten.measurement.inside.nests import tensors_in, with_tensors
 
 Function = Callable[..., object]
 ENOUGH = 2  # outputs in a row that were dropped: it is a validation

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hasten.fixes.inside.changing import state_of
 from hasten.fixes.inside.site import NotApplicableError, Site
-from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.nests import tensors_in
 
 Given = dict[str, object]
 Made = Callable[[Any], object] | None

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from hasten.fixes.inside.cutting import cannot_cut, has_hooks, samples_see_each_other
+from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.shortage import make_room, ran_out
@@ -167,7 +167,7 @@ class _Survival:
                 if not (ran_out(error) and may_repeat and self._has_a_way(work)):
                     raise
                 loss = arguments[0] if arguments else settings.get("tensors")
-                if not work.is_all_that_reaches(loss):
+                if reached_past_output(work.module, loss):
                     raise
                 failed = error.with_traceback(None)  # its frames hold the activations
             work.forget_graph(loss)

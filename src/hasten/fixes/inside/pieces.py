@@ -220,22 +220,6 @@ class Work:
         with recomputing(blocks), statistics_kept(self.module):
             self.backward_in_pieces(1, on_more=lambda _: None)
 
-    def is_all_that_reaches(self, loss: object) -> bool:
-        """Whether the model's parameters have gradients through its output alone: no penalty on them, no tied use."""
-        own = {id(parameter) for parameter in self._parameters}
-        losses: Any = loss if isinstance(loss, (list, tuple)) else [loss]
-        waiting = [tensor.grad_fn for tensor in losses if _needs_grad(tensor)]
-        seen: set[Any] = set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen or OUTPUT in node.metadata:
-                continue
-            seen.add(node)
-            if id(getattr(node, "variable", None)) in own:
-                return False
-            waiting += [following for following, _ in node.next_functions]
-        return True
-
     def forget_graph(self, loss: object) -> None:
         """Let go of what half a backward still holds: the script has the loss and the output in its variables."""
         for tensor in (loss, *(held() for held in self._held)):

@@ -13,7 +13,7 @@ from torch import nn
 
 from hasten.fixes.inside.loss_scale import scale_losses
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
-from hasten.measurement.inside.switches import to_float32
+from hasten.measurement.inside.nests import to_float32
 
 
 def bf16(site: Site, fix: str, _value: object) -> None:

@@ -120,7 +120,6 @@ class _Models:
         self._originals: dict[type[nn.Module], Forward] = {}
         self._depth = 0
         self._discovering: Patches | None = None
-        self._meets = False
 
     def discover(self) -> None:
         """Meet every module that is called, until an optimizer step has ended; and again from each new optimizer on."""
@@ -135,11 +134,10 @@ class _Models:
         self._site.patches.on_undo(register_optimizer_step_post_hook(self._settled).remove)
 
     def _meet(self, patches: Patches) -> None:
-        if not self._meets:
-            self._meets = True
-            patches.wrap(nn.Module, "__call__", self._meeting)
-            patches.wrap(torch, "compile", self._giving_up)
-            patches.wrap(nn.Module, "compile", self._giving_up)
+        patches.undo()  # it may be on already
+        patches.wrap(nn.Module, "__call__", self._meeting)
+        patches.wrap(torch, "compile", self._giving_up)
+        patches.wrap(nn.Module, "compile", self._giving_up)
 
     def _beginning(self, original: Callable[..., object]) -> Callable[..., object]:
         """A second fold, or a fine-tuning after a pretraining, has an optimizer of its own, and a model."""
@@ -155,7 +153,6 @@ class _Models:
     def _settled(self, _optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if self._discovering is not None:
             self._discovering.undo()
-            self._meets = False
 
     def _giving_up(self, original: Callable[..., object]) -> Callable[..., object]:
         """A script that compiles is left alone: what is round its forward would be traced, and compiled again."""
@@ -164,7 +161,6 @@ class _Models:
         def compile(*arguments: object, **settings: object) -> object:
             if not self.compiling and self._discovering is not None:
                 self._discovering.undo()
-                self._meets = False
                 for fix, _ in (*self.actions, *self.arounds, *self.changes):
                     self._site.refuse(fix, "the script compiles its model itself")
             return original(*arguments, **settings)

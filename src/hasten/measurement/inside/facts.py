@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hasten.measurement.inside.roots import Roots, tensors_in
+from hasten.measurement.inside.nests import tensors_in
+from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.session import Session
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.frames import Place, user_place
 from hasten.measurement.inside.marks import UNKNOWN_LENGTH
-from hasten.measurement.inside.roots import tensors_in
+from hasten.measurement.inside.nests import tensors_in
 
 
 class Loaders:

@@ -20,8 +20,8 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
-from hasten.measurement.inside.roots import tensors_in
 
 Function = Callable[..., object]
 WARM_STEPS = 5

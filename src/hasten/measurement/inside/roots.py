@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from weakref import WeakKeyDictionary, ref
 
@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from hasten.measurement.inside.marks import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Marks
+from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
 
 _marks: Marks | None = None  # module level, so that a model saved whole names its hooks and does not hold a run
@@ -28,23 +29,6 @@ _stack: list[tuple[int, float | None]] = []
 _roots: dict[int, ref[nn.Module]] = {}
 _shapes: dict[tuple[int, ...], int] = {}
 _teachers: set[int] = set()  # roots that also run without gradients while in training mode
-
-
-def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of lists, tuples, dicts and objects with attributes, `most` at the most."""
-    waiting = [value]
-    found = 0
-    while waiting and found < most:
-        item = waiting.pop()
-        if isinstance(item, torch.Tensor):
-            found += 1
-            yield item
-        elif isinstance(item, Mapping):
-            waiting.extend(reversed(list(item.values())))
-        elif isinstance(item, (list, tuple)):
-            waiting.extend(reversed(item[:most]))
-        elif item is not None and hasattr(item, "__dict__") and not isinstance(item, (type, nn.Module)):
-            waiting.extend(v for v in vars(item).values() if isinstance(v, torch.Tensor))
 
 
 def enter_forward(module: nn.Module, *_arguments: object) -> None:

@@ -8,13 +8,14 @@ process ends with its window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from hasten.measurement.inside import scratch
+from hasten.measurement.inside.nests import to_float32
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import Switch
 from hasten.measurement.inside.session import Session
@@ -130,29 +131,6 @@ def _bfloat16(session: Session, _value: str) -> Switch:
             handles.pop()()
 
     return Switch(name="full_precision", on=on, off=off)
-
-
-def to_float32(value: object, dtype: torch.dtype) -> object:
-    """The same nest with its tensors of `dtype` as float32."""
-    return with_tensors(value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
-
-
-def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    """The same nest with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(with_tensors(v, change) for v in value))  # pyright: ignore[reportArgumentType]
-    if isinstance(value, (list, tuple)):
-        return type(value)([with_tensors(v, change) for v in value])
-    if isinstance(value, Mapping):
-        for key in list(value):  # in place: transformers' outputs are dicts with attributes
-            value[key] = with_tensors(value[key], change)  # type: ignore[index]
-    elif not isinstance(value, (nn.Module, type)) and not callable(value):
-        for name, inner in list(getattr(value, "__dict__", {}).items()):
-            if isinstance(inner, torch.Tensor):
-                object.__setattr__(value, name, change(inner))
-    return value
 
 
 def _tf32(_session: Session, _value: str) -> Switch:

@@ -23,8 +23,8 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from hasten.measurement.inside import libraries
 from hasten.measurement.inside.frames import without_ours
+from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches, warn
-from hasten.measurement.inside.roots import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
 

@@ -26,6 +26,17 @@ def called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+def names_in(node: ast.AST) -> set[str]:
+    """Every name in it."""
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def imports_torch(tree: ast.Module) -> bool:
+    """Whether `torch` is torch in it."""
+    imports = [node for node in tree.body if isinstance(node, ast.Import)]
+    return any(name.name == "torch" and name.asname is None for node in imports for name in node.names)
+
+
 def lines_of(text: str) -> list[str]:
     """Lines with their ends, as Python's own parser counts them: str.splitlines ends one at a form feed too."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

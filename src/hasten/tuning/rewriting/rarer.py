@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 
-from hasten.tuning.rewriting import around, called, guarded, replaced
+from hasten.tuning.rewriting.text import around, called, guarded, replaced
 
 REPORTS = """
     print info debug warning log write save log_metric log_metrics add_scalar add_scalars add_histogram
