@@ -18,8 +18,9 @@ class FakeSituation:
 
     least = 0.02
 
-    def __init__(self, promises, settings=None):
+    def __init__(self, promises, settings=None, *, looks_healthy=False):
         self.promises, self.settings = promises, settings or {}
+        self.looks_healthy = looks_healthy
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,17 @@ def searched(promises, speedups, *, again=lambda settings: None, time_left=lambd
         search(FakeSituation(promises), try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left)
     )
     return (found[-1][0] if found else {}), log
+
+
+def test_where_nothing_was_found_one_suspicion_is_tried():
+    log = []
+    promises = {"bf16": 0.3, "channels_last": 0.2, "num_workers": 0.1}
+    first = FakeSituation(promises, looks_healthy=True)
+    found = list(search(first, try_fix=trying({}, log), diagnose_again=lambda _: None, time_left=lambda: 100.0))
+    assert found[-1][0] == {} and log == [((), "bf16")]
+    log.clear()
+    [*search(first, try_fix=trying({"bf16": 2.0}, log), diagnose_again=lambda _: None, time_left=lambda: 100.0)]
+    assert len(log) > 1, "one that was right makes the others worth trying"
 
 
 def test_what_promises_most_is_tried_first_on_top_of_what_was_kept():

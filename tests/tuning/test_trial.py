@@ -117,6 +117,12 @@ def test_what_a_look_says(estimate, pairs, verdict):
     assert decide(estimate, pairs) == verdict
 
 
+def test_a_mere_suspicion_is_given_up_at_the_first_look():
+    unsure = Estimate(1.05, 0.5, 2.2)
+    assert decide(unsure, 3) is None
+    assert decide(unsure, 3, futile_from=3) == "unclear"
+
+
 def test_a_rare_phase_counts_with_its_share_where_both_sides_have_met_it(bench):
     fake = bench(noise=0.0)
     frequencies = Frequencies(by_phase={"epoch_start": 1 / 10})

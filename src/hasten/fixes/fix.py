@@ -68,6 +68,11 @@ class Situation:
         return saved if saved >= (WORTH if self.settings else SUSPICIOUS) * self.case.step else 0.0
 
     @property
+    def looks_healthy(self) -> bool:
+        """Whether nothing was found, so that all that is left to try was only suspected."""
+        return not self.settings and not self.diagnosis.findings
+
+    @property
     def headroom(self) -> float:
         """Seconds a step that input fixes can save at most, epoch starts included."""
         return max(self.case.headroom or 0.0, self.suspected("replay")) + self.case.phase("epoch_start")

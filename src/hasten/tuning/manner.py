@@ -14,11 +14,13 @@ from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
 from hasten.measurement.turns import POSSIBLE
 from hasten.records import Settings
+from hasten.stats import LOOKS
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache"}  # fixes that gain from the second epoch on
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
+FIRST_LOOK = min(LOOKS)  # pairs: by these a mere suspicion is given up
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
 
 
@@ -31,6 +33,7 @@ class Manner:
     warm_steps: int = 0  # until then
     warm_seconds: float = 20.0  # that these may take
     most_pairs: int = 16
+    futile_from: int = 6  # pairs; of fewer the spread is too uncertain to give a trial up by
     turns: bool = False  # both sides of a pair at once, one working at a time
 
 
@@ -44,8 +47,9 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
             seconds = max(seconds, min(20.0, 2.2 * period * case.step))
     seconds = max(seconds, min(8.0, 5 * case.step))
     turns = _can_take_turns(case)
+    futile_from = FIRST_LOOK if first.looks_healthy else Manner.futile_from
     if not KEEPING & {*settings}:
-        return Manner(seconds=seconds, turns=turns)
+        return Manner(seconds=seconds, turns=turns, futile_from=futile_from)
     number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
     return Manner(
         seconds=seconds,
@@ -53,6 +57,7 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
         warm_steps=number + 1,
         warm_seconds=3 * max(WARM_LIMIT, number * case.step),
         turns=turns,
+        futile_from=futile_from,
     )
 
 

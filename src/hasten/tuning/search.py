@@ -5,7 +5,7 @@ to measure: it asks for trials and for diagnoses.
 
 Greedy: what promises most is tried first, alone, on top of what was kept. After each fix that is kept the run is
 diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others.
+others. A script in which nothing was found gets one trial, of what was suspected most.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def search(
             situation = again if again is not None else situation
         else:
             yield settings, trial
+            if first.looks_healthy and not settings:
+                return
 
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:

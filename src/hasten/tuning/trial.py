@@ -29,7 +29,6 @@ from hasten.tuning.manner import Manner, spec_of
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
 FUTILE = 0.8  # of the gain that the last look would call clear: with less in sight a trial is given up
-FEWEST_FOR_FUTILE = 6  # pairs; of fewer the spread is too uncertain to give up by
 
 
 Chosen = tuple[Bench, Settings]
@@ -143,7 +142,7 @@ def compare(
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
-            if over or decide(estimate, number, gives_up=gives_up) is not None:
+            if over or decide(estimate, number, gives_up=gives_up, futile_from=manner.futile_from) is not None:
                 break
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
@@ -162,7 +161,9 @@ def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
     return [_all_on(seen) for seen in told]
 
 
-def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:
+def decide(
+    estimate: Estimate, num_pairs: int, *, gives_up: bool = True, futile_from: int = Manner.futile_from
+) -> str | None:
     """What a look says; None: look again after more pairs."""
     if num_pairs not in LOOKS:
         return None
@@ -173,9 +174,7 @@ def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str 
     if gives_up and estimate.value < WORTH:
         return "no difference"
     last = num_pairs >= max(LOOKS)
-    hopeless = num_pairs >= FEWEST_FOR_FUTILE and estimate.value < 1 + FUTILE * (
-        _at_last_look(estimate, num_pairs) - 1
-    )
+    hopeless = num_pairs >= futile_from and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
     return "unclear" if last or (gives_up and hopeless) else None
 
 

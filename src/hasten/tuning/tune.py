@@ -56,7 +56,7 @@ class Budget:
     recipes: bool = False
     metric: Metric | None = None
     num_epochs: float | None = None  # that training will take; start-up costs are charged against them
-    diagnose_seconds: float = 20.0
+    diagnose_seconds: float = 15.0
 
 
 def tune(
