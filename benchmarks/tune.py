@@ -1,7 +1,8 @@
 """Does `hasten tune` find what each planted fault calls for, and how near does the plan come to mending it by hand?
 
 Every script of tests/faulty is tuned as a user would tune it; then the script as it is, the script under the plan and the
-script with --mended are compared two by two, in the manner of trials.
+script with --mended are compared two by two, in the manner of trials. Where what is mended is how often something comes
+(validation, checkpoints), trials cannot tell: there whole runs are timed, to fewer and to more steps, as by_hand.py does.
 
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
 
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from by_hand import CASES, SCRIPTS, expected_kind
+from by_hand import CASES, SCRIPTS, Case, expected_kind
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import situation_of
@@ -40,6 +41,7 @@ from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune"
+HOW_OFTEN = ("validation_often", "checkpoint_often")
 HEALTHY = ("healthy", "healthy_accumulation", "healthy_heavy_model", "healthy_no_workers")
 
 
@@ -110,6 +112,34 @@ def comparisons(
     return found
 
 
+def whole_comparisons(script: Path, tuning: Tuning, folder: Path, case: Case, *, rounds: int) -> dict[str, Compared]:
+    """The same three, by the difference of whole runs to fewer and to more steps, in turn."""
+    plan = [sys.executable, "-m", "hasten", "run", "--plan", str(folder / "hasten.toml")]
+    sides = {
+        "script": ([sys.executable, str(script)], case.faulty),
+        "plan": ([*plan, str(edited(script, tuning, folder))], case.mended),
+        "mended": ([sys.executable, str(script), "--mended"], case.mended),
+    }
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side in list(sides)[:: 1 if number % 2 == 0 else -1]:
+            command, counts = sides[side]
+            few, many = (timed([*command, "--steps", str(steps)], folder) for steps in counts)
+            taken[side].append((many - few) / (counts[1] - counts[0]))
+    return {
+        "speedup": Compared(taken["script"], taken["plan"]),
+        "by_hand": Compared(taken["script"], taken["mended"]),
+        "reached": Compared(taken["mended"], taken["plan"]),
+    }
+
+
+def timed(command: list[str], folder: Path) -> float:
+    """Wall seconds of a command."""
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
 def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
     """One script, tuned and compared."""
     script = SCRIPTS / f"{name}.py"
@@ -127,10 +157,13 @@ def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
             "tuning": json.loads(to_json(tuning)),
         }
         if (tuning.settings or tuning.edits) and name in CASES:
-            run = first_run(tuning, folder)
-            for what, compared in comparisons(
-                script, tuning, run, folder, rounds=rounds, mended_steps=CASES[name].mended_steps
-            ).items():
+            case, run = CASES[name], first_run(tuning, folder)
+            found = (
+                whole_comparisons(script, tuning, folder, case, rounds=rounds)
+                if name in HOW_OFTEN
+                else comparisons(script, tuning, run, folder, rounds=rounds, mended_steps=case.mended_steps)
+            )
+            for what, compared in found.items():
                 result[what] = compared.speedup
                 result[f"{what}_seconds"] = [compared.one, compared.other]
         return result

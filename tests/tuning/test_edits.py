@@ -36,6 +36,37 @@ def edits_of(tmp_path, text, line, **settings):
     return path, edits_for([finding(path, line, **settings)], step_seconds=1.0)
 
 
+IN_A_FUNCTION = """\
+def validate(model, loader):
+    model.eval()
+    right = sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+    return right
+
+
+def main():
+    for step, batch in enumerate(loader):
+        train(batch)
+        if step % VALIDATE_EVERY == 0:
+            best = max(best, validate(model, held_out))
+"""
+
+
+def test_what_a_function_does_becomes_rarer_where_it_is_called(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(IN_A_FUNCTION)
+    told = [finding(path, 3, kind="validation_often", recoverable=0.6)]
+    (edit,) = edits_for(told, step_seconds=1.0, times_an_epoch={"validation_often": 24.6})
+    assert edit.line == 10 and "+        if step % (25 * VALIDATE_EVERY) == 0:" in edit.diff
+    assert "25 times more rarely, once an epoch" in edit.because and edit.recoverable == 0.6
+
+
+def test_a_function_that_is_called_at_several_places_is_left(tmp_path):
+    twice = IN_A_FUNCTION + "    print(validate(model, held_out))\n"
+    assert edits_of(tmp_path, twice, 3, kind="validation_often")[1] == ()
+    handed = IN_A_FUNCTION + "    schedule(validate)\n"
+    assert edits_of(tmp_path, handed, 3, kind="validation_often")[1] == ()
+
+
 def test_a_condition_that_counts_counts_further(tmp_path):
     path, (edit,) = edits_of(tmp_path, GUARDED, 4)
     assert "+    if step % (20 * LOG_EVERY) == 0:" in edit.diff

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hasten.errors import DirectoryError
@@ -40,12 +41,16 @@ TOLERATED = 0.01  # share of the step that may be left of the cost
 FACTORS = (10, 20, 50, 100, 200, 500)
 
 
-def edits_for(findings: Sequence[Finding], *, step_seconds: float) -> tuple[Edit, ...]:
-    """One edit a finding, where there is one."""
-    return tuple(edit for finding in findings if (edit := _edit(finding, step_seconds)) is not None)
+def edits_for(
+    findings: Sequence[Finding], *, step_seconds: float, times_an_epoch: Mapping[str, float] | None = None
+) -> tuple[Edit, ...]:
+    """One edit a finding, where there is one; `times_an_epoch` tells how often what should come once an epoch comes."""
+    times = times_an_epoch or {}
+    edits = (_edit(finding, step_seconds, times.get(finding.kind)) for finding in findings)
+    return tuple(edit for edit in edits if edit is not None)
 
 
-def _edit(finding: Finding, step_seconds: float) -> Edit | None:
+def _edit(finding: Finding, step_seconds: float, times: float | None) -> Edit | None:
     if finding.kind not in (*RARER, *IDIOMS) or finding.where is None:
         return None
     path = Path(finding.where.file)
@@ -54,7 +59,8 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return None
-    changed, how, left = _changed(finding.kind, text, tree, finding.where.line, finding.recoverable / step_seconds)
+    share = finding.recoverable / step_seconds
+    changed, how, left = _changed(finding.kind, text, tree, finding.where.line, share, times)
     if changed is None or changed == text or not _parses(changed):
         return None
     name = os.path.relpath(path)
@@ -69,13 +75,18 @@ def _edit(finding: Finding, step_seconds: float) -> Edit | None:
     )
 
 
-def _changed(kind: str, text: str, tree: ast.Module, line: int, share: float) -> tuple[str | None, str, float]:
+def _changed(
+    kind: str, text: str, tree: ast.Module, line: int, share: float, times: float | None
+) -> tuple[str | None, str, float]:
     """The text mended, in what way, and the part of the cost that is left; `share` of the step is the cost now."""
     for mend, how in IDIOMS.get(kind, ()):
         if (changed := mend(text, tree, line)) is not None:
             return changed, how, 0.0
     if kind not in RARER:
         return None, "", 1.0
+    if times is not None:  # what is recovered then is what once an epoch leaves
+        factor = math.ceil(times)
+        return rarer(text, tree, line, factor), f"{factor} times more rarely, once an epoch", 0.0
     factor = next((f for f in FACTORS if share / f <= TOLERATED), FACTORS[-1])
     return rarer(text, tree, line, factor), f"{factor} times more rarely", 1 / factor
 

@@ -28,7 +28,7 @@ from hasten.measurement.launch import command_words
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.side import Bench, Frequencies
-from hasten.records import RECORD_VERSION, Proof, Run, Settings, Trial, Tuning, Value, from_json
+from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Trial, Tuning, Value, from_json
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
@@ -176,7 +176,9 @@ class _Tuning:
             machine=run.machine,
             state="running",
             skipped=tuple(skipped),
-            edits=edits_for(first.diagnosis.findings, step_seconds=case.step),
+            edits=edits_for(
+                first.diagnosis.findings, step_seconds=case.step, times_an_epoch=_times_an_epoch(run.facts)
+            ),
             step_seconds=case.step,
             samples_per_step=sum(samples) / len(samples) if samples else None,
             runs=(run_id,),
@@ -285,6 +287,14 @@ class _Tuning:
             baseline_rate=samples / statistics.fmean(trial.baseline_seconds),
             plan_rate=samples / statistics.fmean(trial.candidate_seconds),
         )
+
+
+def _times_an_epoch(facts: Facts) -> dict[str, float]:
+    """How often what should come once an epoch does, by the finding that says it comes too often."""
+    periods = {"validation_often": facts.steps_per_validation, "checkpoint_often": facts.steps_per_checkpoint}
+    if facts.steps_per_epoch is None:
+        return {}
+    return {kind: facts.steps_per_epoch / period for kind, period in periods.items() if period}
 
 
 def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:

@@ -3,12 +3,13 @@
 In: a file's text, its tree and a line. Out: the text changed, or None. Refuses to guess: what is not understood stays.
 
 Where the line stands under `if step % n == 0`, n grows; where it stands in a loop that counts its rounds, it gets such a
-condition.
+condition. Where it stands in a function that is called at one place, that place is looked at.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from hasten.tuning.rewriting.text import around, called, guarded, replaced
 
@@ -27,6 +28,31 @@ TRAINS = """
 
 def rarer(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
     """The text with what stands at `line` done `factor` times more rarely."""
+    for place in _places(tree, line):
+        changed = _rarer_at(text, tree, place, factor)
+        if changed is not None:
+            return changed
+    return None
+
+
+def _places(tree: ast.Module, line: int) -> Iterator[int]:
+    """The line, and the only call of the function that holds it, and of the one that holds that."""
+    seen: set[str] = set()
+    while True:
+        yield line
+        functions = [node for node in around(tree, line) if isinstance(node, ast.FunctionDef)]
+        if not functions or functions[-1].name in seen:
+            return
+        name = functions[-1].name
+        seen.add(name)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) == name]
+        used = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+        if len(calls) != 1 or len(used) > 1:
+            return
+        line = calls[0].lineno
+
+
+def _rarer_at(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
     held_by = list(around(tree, line))  # outermost first
     if not held_by or not isinstance(held_by[-1], ast.stmt):
         return None
