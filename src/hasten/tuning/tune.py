@@ -43,6 +43,7 @@ from hasten.tuning.trial import try_fix
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
 MOST_FOR_PROOF = 0.5  # of what is left of the budget once the script is diagnosed
+FOR_SUSPICIONS = 1 / 8  # of the budget: later than that nothing is begun where nothing was found
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
 
@@ -195,7 +196,7 @@ class _Tuning:
             start,
             try_fix=functools.partial(self._try, first),
             diagnose_again=lambda settings: self._diagnosed_again(first, settings),
-            time_left=self.journal.left_for_search,
+            time_left=self._left_for_suspicions if start.looks_healthy else self.journal.left_for_search,
             on_time_over=lambda left: self.journal.note(
                 f"{left.fix.name} was not tried for lack of time; --budget gives more"
             ),
@@ -215,6 +216,12 @@ class _Tuning:
             time_left=self.journal.left_for_search,
         ):
             self.journal.add(settings, trial)
+
+    def _left_for_suspicions(self) -> float:
+        """Where nothing was found, and nothing is kept, the search is soon over."""
+        if self.journal.tuning.settings:
+            return self.journal.left_for_search()
+        return FOR_SUSPICIONS * self.budget.seconds - self.journal.spent()
 
     def _try(self, first: Situation, settings: Settings, fix: str, value: Value, promised: float) -> Trial:
         trial = try_fix(
