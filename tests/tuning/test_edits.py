@@ -60,6 +60,25 @@ def test_what_a_function_does_becomes_rarer_where_it_is_called(tmp_path):
     assert "25 times more rarely, once an epoch" in edit.because and edit.recoverable == 0.6
 
 
+def test_a_function_is_not_taken_for_anothers_of_its_name(tmp_path):
+    text = (
+        "import torch\n\n\ndef save(model):\n    torch.save(model.state_dict(), 'last.pt')\n\n\n"
+        "for step in range(1000):\n    train(step)\n    if step % SAVE_EVERY == 0:\n        save(model)\n"
+    )
+    _, (edit,) = edits_of(tmp_path, text, 5, kind="checkpoint_often", recoverable=0.6)
+    assert "+    if step % (100 * SAVE_EVERY) == 0:" in edit.diff
+
+
+def test_a_method_becomes_rarer_where_it_is_called(tmp_path):
+    text = (
+        "class Trainer:\n    def validate(self):\n        return self.model(self.x)\n\n    def train(self):\n"
+        "        for step in range(1000):\n            self.step()\n            if step % 10 == 0:\n"
+        "                self.validate()\n"
+    )
+    _, (edit,) = edits_of(tmp_path, text, 3, kind="validation_often", recoverable=0.6)
+    assert "+            if step % 1000 == 0:" in edit.diff
+
+
 def test_a_function_that_is_called_at_several_places_is_left(tmp_path):
     twice = IN_A_FUNCTION + "    print(validate(model, held_out))\n"
     assert edits_of(tmp_path, twice, 3, kind="validation_often")[1] == ()

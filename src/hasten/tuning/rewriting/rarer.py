@@ -40,16 +40,22 @@ def _places(tree: ast.Module, line: int) -> Iterator[int]:
     seen: set[str] = set()
     while True:
         yield line
-        functions = [node for node in around(tree, line) if isinstance(node, ast.FunctionDef)]
-        if not functions or functions[-1].name in seen:
+        held_by = [node for node in around(tree, line) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        if not held_by or not isinstance(held_by[-1], ast.FunctionDef) or held_by[-1].name in seen:
             return
-        name = functions[-1].name
+        name = held_by[-1].name
         seen.add(name)
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) == name]
-        used = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
-        if len(calls) != 1 or len(used) > 1:
+        # Another object's function of the same name, as torch.save is beside save, is not this one.
+        kind = ast.Attribute if isinstance(held_by[-2:][0], ast.ClassDef) else ast.Name
+        uses = [node for node in ast.walk(tree) if isinstance(node, kind) and _name(node) == name]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.func in uses]
+        if len(calls) != 1 or len(uses) > 1:
             return
         line = calls[0].lineno
+
+
+def _name(node: ast.Attribute | ast.Name) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id
 
 
 def _rarer_at(text: str, tree: ast.Module, line: int, factor: int) -> str | None:
