@@ -6,32 +6,36 @@ In: nothing. Out: their states. Refuses generators that the script made for itse
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 
-@dataclass(frozen=True)
-class Chance:
+class Chance(NamedTuple):
     """States; None of those that were not asked for."""
 
     torch: torch.Tensor
-    devices: dict[int, torch.Tensor]  # by number
+    devices: Mapping[int, torch.Tensor] = {}  # by number
     python: Any = None
     numpy: Any = None
 
 
-def chance(*, whole: bool = True) -> Chance:
-    """The states now; not `whole`: of torch alone, and of the device in use, which takes microseconds."""
-    numbers: list[int] = []
-    if torch.cuda.is_initialized():
-        numbers = list(range(torch.cuda.device_count())) if whole else [torch.cuda.current_device()]
+def chance() -> Chance:
+    """The states now."""
+    numbers = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     devices = {number: torch.cuda.get_rng_state(number) for number in numbers}
-    if not whole:
-        return Chance(torch.get_rng_state(), devices)
     return Chance(torch.get_rng_state(), devices, random.getstate(), np.random.get_state())
+
+
+def chance_on(device: str) -> Chance:
+    """The states now of torch alone, on the CPU and on the device in use: a forward's own, taken in every step."""
+    state = torch.default_generator.get_state()
+    if device != "cuda":
+        return Chance(state)
+    number = torch.cuda.current_device()
+    return Chance(state, {number: torch.cuda.get_rng_state(number)})
 
 
 def set_chance(states: Chance) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -51,6 +51,16 @@ def _survive(site: Site, fix: str) -> _Survival:
     return survival
 
 
+class _Model:
+    """What is known of a model that is trained here."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = ref(module)
+        self.device = next(module.parameters()).device.type
+        self.statistics = Statistics(module)
+        self.exchanges = _exchanges()  # a group of processes is there before its models are
+
+
 class _Survival:
     """How a site's forwards are made, and what their backward needs when memory runs out in it."""
 
@@ -61,7 +71,7 @@ class _Survival:
         self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._uncut: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # why not, once it was tried
         self._blocks: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()  # of models made by them
-        self._statistics: WeakKeyDictionary[nn.Module, Statistics] = WeakKeyDictionary()
+        self._models: dict[int, _Model] = {}  # by the module's number, which is given again once the module is gone
         self._whole: list[Work] = []  # forwards since the last step that were made in one piece, two of them at most
         self._waiting: list[Work] | None = None  # forwards in pieces that the running backward has reached
         self._clean = True  # gradients are None or zero: nothing was accumulated since the last zero_grad
@@ -75,24 +85,29 @@ class _Survival:
     def _forward(
         self, module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
-        if not (module.training and torch.is_grad_enabled()) or _is_beyond_us():
+        if not (module.training and torch.is_grad_enabled()):
             return forward(*arguments, **settings)
-        work = Work(module, forward, arguments, settings)
-        pieces = self._wanted(work)
+        model = self._models.get(id(module))
+        if model is None or model.module() is not module:
+            model = self._models[id(module)] = _Model(module)
+        if model.exchanges or (model.device == "cuda" and _is_captured()):
+            return forward(*arguments, **settings)
+        work = Work(module, forward, arguments, settings, device=model.device)
+        pieces = self._wanted(work) if self._pieces or self.least_pieces > 1 or self.most_samples else 1
         if pieces > 1 and self._why_uncut(work) is None:
             return self._in_pieces(work, pieces)
-        if module in self._blocks:
+        if self._blocks and module in self._blocks:
             return work.in_blocks(self._blocks[module])
-        statistics = self._kept(module)
+        model.statistics.keep()
         try:
             output = work.in_one()
-            self._whole = [*[w for w in self._whole if w.alive()][-1:], work]
+            self._whole = [*[w for w in self._whole if w.alive()][-1:], work] if self._whole else [work]
             return output
         except Exception as error:
             if not ran_out(error):
                 raise
             failed = error.with_traceback(None)  # its frames hold the activations
-        statistics.restore()
+        model.statistics.restore()
         make_room()
         reason = self._why_uncut(work)
         if reason is None:
@@ -133,13 +148,6 @@ class _Survival:
             self._pieces[module] = pieces
             warn(f"out of memory: from now on each batch goes through the model in {pieces} pieces; no step is lost")
 
-    def _kept(self, module: nn.Module) -> Statistics:
-        if module not in self._statistics:
-            self._statistics[module] = Statistics(module)
-        else:
-            self._statistics[module].keep()
-        return self._statistics[module]
-
     def _finds_blocks(self, module: nn.Module) -> bool:
         """Whether the model has blocks to be made again; from now on they are."""
         blocks = blocks_of(module) if has_hooks(module) is None else []
@@ -155,7 +163,7 @@ class _Survival:
         def backward(*arguments: object, **settings: object) -> object:
             whole, self._whole = self._whole, []
             clean, self._clean = self._clean, False
-            if len(whole) != 1 or _is_beyond_us():
+            if len(whole) != 1:
                 return self._with_pieces(original, arguments, settings)
             work = whole[0]
             clean = clean or work.has_no_gradients()
@@ -240,8 +248,12 @@ def _is_special(
     return bool(retain_graph) or bool(create_graph) or inputs is not None
 
 
-def _is_beyond_us() -> bool:
-    """Where gradients are exchanged with other processes, or launches are recorded: nothing may be done twice."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size() > 1
+def _exchanges() -> bool:
+    """Whether gradients are exchanged with other processes: nothing may be done twice then."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _is_captured() -> bool:
+    """Whether launches are recorded for a graph: nor may they be."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -8,7 +8,6 @@ Each piece draws from the random generators what it drew in its forward when it 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -19,7 +18,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
-from hasten.fixes.inside.chance import chance, set_chance
+from hasten.fixes.inside.chance import chance, chance_on, set_chance
 from hasten.fixes.inside.recompute import recomputing, statistics_kept
 from hasten.fixes.inside.shortage import make_room, ran_out
 
@@ -34,26 +33,44 @@ class UncutError(Exception):
 
 
 class Work:
-    """What a forward is called with, and what its backward needs."""
+    """What a forward is called with, and what its backward needs.
+
+    One is made in every step, and hardly ever is memory short: what only that asks for is looked up when it is asked for.
+    """
 
     def __init__(
-        self, module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+        self,
+        module: nn.Module,
+        forward: Forward,
+        arguments: tuple[object, ...],
+        settings: dict[str, object],
+        *,
+        device: str,
     ) -> None:
         self.module = module
-        self.num_samples = 0
         self.pieces = 1
         self.gradients: list[torch.Tensor | None] | None = None  # of the outputs, once backward has reached them
         self._forward = forward
-        self._leaves, self._shape = _pytree.tree_flatten((arguments, settings))
-        first = next((leaf for leaf in self._leaves if has_rows(leaf)), None)
-        if first is not None:
-            self.num_samples = len(first)
-        self._random = chance(whole=False)
-        self._autocast = _autocast_of(module)
-        self._outputs = 0
-        self._held: list[ref[torch.Tensor]] = []
+        self._given = arguments, settings
+        self._random = chance_on(device)
+        self._device = device
+        self._autocast_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        self._outputs: Sequence[ref[torch.Tensor]] = ()
         self._defer: Callable[[Work], bool] = lambda _: False
         self._on_more: Callable[[int], object] = lambda _: None
+
+    @functools.cached_property
+    def _flat(self) -> tuple[list[Any], Any]:
+        return _pytree.tree_flatten(self._given)
+
+    @property
+    def _leaves(self) -> list[Any]:
+        return self._flat[0]
+
+    @functools.cached_property
+    def num_samples(self) -> int:
+        """Rows of the first tensor that has any."""
+        return next((len(leaf) for leaf in self._leaves if has_rows(leaf)), 0)
 
     @functools.cached_property
     def _parameters(self) -> list[nn.Parameter]:
@@ -65,7 +82,7 @@ class Work:
 
     def may_be_undone(self) -> bool:
         """Whether a backward that has failed half-way can be made again: all that reached the one output is known."""
-        return self._outputs == 1 and self.gradients is not None and self.gradients[0] is not None
+        return len(self._outputs) == 1 and self.gradients is not None and self.gradients[0] is not None
 
     def has_no_gradients(self) -> bool:
         """Whether nothing is accumulated in the model's parameters."""
@@ -79,18 +96,20 @@ class Work:
 
     def in_one(self) -> object:
         """The output, its graph held as ever; gradients that reach it are kept."""
-        output = self._call(self._leaves)
-        tensors = [leaf for leaf in _pytree.tree_leaves(output) if _needs_grad(leaf)]
-        self._outputs = len(tensors)
-        self._held = [ref(tensor) for tensor in tensors]
+        arguments, settings = self._given
+        output = self._forward(*arguments, **settings)
+        leaves = (output,) if isinstance(output, torch.Tensor) else _pytree.tree_leaves(output)
+        tensors = [leaf for leaf in leaves if _needs_grad(leaf)]
+        self._outputs = [ref(tensor) for tensor in tensors]
         for number, tensor in enumerate(tensors):
-            if not tensor.is_leaf:  # a parameter that is handed out would keep the hook for ever
+            node = tensor.grad_fn
+            if node is not None:  # a parameter that is handed out would keep the hook for ever
                 tensor.register_hook(functools.partial(self._note, number))
-                tensor.grad_fn.metadata[OUTPUT] = True  # type: ignore[union-attr]
+                node.metadata[OUTPUT] = True  # pyright: ignore[reportIndexIssue]
         return output
 
     def _note(self, number: int, gradient: torch.Tensor) -> None:
-        known = self.gradients or [None for _ in range(self._outputs)]
+        known = self.gradients or [None for _ in self._outputs]
         known[number] = gradient.detach()
         self.gradients = known
 
@@ -222,7 +241,7 @@ class Work:
 
     def forget_graph(self, loss: object) -> None:
         """Let go of what half a backward still holds: the script has the loss and the output in its variables."""
-        for tensor in (loss, *(held() for held in self._held)):
+        for tensor in (loss, *(output() for output in self._outputs)):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and not tensor._is_view():
                 tensor.detach_()
 
@@ -234,8 +253,10 @@ class Work:
     # ------------------------------------------------------------------------------------------- its parts
 
     def _call(self, leaves: list[Any]) -> object:
-        arguments, settings = _pytree.tree_unflatten(leaves, self._shape)
-        with self._autocast():
+        """The forward, with autocast as it was: backward makes its pieces outside the script's own."""
+        arguments, settings = _pytree.tree_unflatten(leaves, self._flat[1])
+        dtype = self._autocast_dtype
+        with torch.autocast(self._device, dtype=dtype, enabled=dtype is not None):
             return self._forward(*arguments, **settings)
 
     def _bounds(self, pieces: int) -> Iterator[tuple[int, int]]:
@@ -282,10 +303,3 @@ def has_rows(value: object) -> bool:
 
 def _needs_grad(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def _autocast_of(module: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """A context in which autocast is as it is now: backward makes its pieces outside the script's own."""
-    device = next(module.parameters()).device.type
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
