@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hasten.workloads.images import make_films
+from hasten.workloads.films import make_films
 
 NUM_PHOTOS, NUM_FILMS = 1024, 160
 FILM_REPEATS = 4  # links to each film: an epoch of the films alone would be a few batches

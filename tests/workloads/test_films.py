@@ -1,153 +1,171 @@
+import csv
+import io
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.workloads.films import FilmError, choose, open_film, read_films
+from hasten.errors import DataError, DirectoryError
+from hasten.workloads import films, writing
+from hasten.workloads.anatomy import FINDINGS, draw_film, draw_labels
+from hasten.workloads.films import make_films
+from hasten.workloads.writing import default_folder
 
 
-def put_image(path, *, size=8, grey=100):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (size, size), grey).save(path)
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_nih_layout_is_read(tmp_path):
-    for name in ["images_001/images/a.png", "images_002/images/b.png"]:
-        put_image(tmp_path / name)
-    (tmp_path / "Data_Entry_2017.csv").write_text(
-        "Image Index,Finding Labels,Follow-up #,Patient Age\n"
-        "a.png,Cardiomegaly|Emphysema,0,058Y\nb.png,No Finding,1,058Y\nc.png,Hernia,2,058Y\n"
+def test_films_and_their_labels_are_made(tmp_path):
+    folder = make_films(tmp_path / "films", num_images=8, size=64)
+    rows = list(csv.DictReader((folder / "labels.csv").open()))
+    assert [row["Image Index"] for row in rows] == [path.name for path in sorted((folder / "images").iterdir())]
+    assert set(rows[0]) == {"Image Index", *FINDINGS, "fold"}
+    assert len(FINDINGS) == 15
+    assert [row["fold"] for row in rows] == ["train"] * 7 + ["val"]
+    for path in (folder / "images").iterdir():
+        with Image.open(path) as film:
+            assert (film.size, film.mode) == ((64, 64), "L")
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path):
+    one, same, other = (
+        contents(make_films(tmp_path / str(k), num_images=3, size=64, seed=seed)) for k, seed in enumerate([5, 5, 6])
     )
-    films = read_films(tmp_path)
-    assert films.labels == ["Cardiomegaly", "Emphysema", "Hernia", "No Finding"]
-    assert films.targets == [[1, 1, 0, 0], [0, 0, 0, 1]]
-    assert [path.name for path in films.paths] == ["a.png", "b.png"]
-    assert films.num_missing == 1
+    assert one == same
+    assert one["film_00000.png"] != other["film_00000.png"]
 
 
-def test_a_labels_file_of_one_column_a_label_is_read(tmp_path):
-    for name in "ab":
-        put_image(tmp_path / "images" / f"{name}.png")
-    (tmp_path / "labels.csv").write_bytes(
-        b"\xef\xbb\xbfImage Index,Mass,Age,Edema,fold\r\na.png,1,58,-1,train\r\nb.png,0.0,41,1.0,val\r\n\r\n"
-    )
-    films = read_films(tmp_path)
-    assert films.labels == ["Mass", "Edema"]
-    assert films.targets == [[1, 0], [0, 1]]
-    assert films.folds == ["train", "val"]
-    assert films.num_missing == 0
+def test_a_film_of_full_size_is_as_large_a_file_as_a_real_one():
+    rng = np.random.default_rng(0)
+    film, encoded = draw_film(rng, draw_labels(rng), size=1024), io.BytesIO()
+    Image.fromarray(film).save(encoded, format="PNG", compress_level=4)
+    assert 350_000 < len(encoded.getvalue()) < 450_000
 
 
-def test_a_labels_file_may_have_another_name_and_name_paths(tmp_path):
-    for name in ["x/a.png", "y/a.png"]:
-        put_image(tmp_path / name)
-    (tmp_path / "truth.csv").write_text("file,Mass\ny/a.png,1\nx/a.png,0\n")
-    films = read_films(tmp_path)
-    assert films.paths == [tmp_path / "y/a.png", tmp_path / "x/a.png"]
-    assert films.folds == []
+def test_progress_counts_up_to_the_number_asked_for(tmp_path):
+    seen = []
+    make_films(tmp_path, num_images=4, size=64, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(k, 4) for k in range(5)]
 
 
-def test_class_folders_are_read(tmp_path):
-    for name in ["cat/1.png", "cat/deep/2.png", "dog/3.jpg", "stray.png", "cat/.hidden.png", "cat/notes.txt"]:
-        put_image(tmp_path / name) if not name.endswith("txt") else (tmp_path / name).write_text("")
-    films = read_films(tmp_path)
-    assert films.labels == ["cat", "dog"]
-    assert sorted(films.targets) == [[0, 1], [1, 0], [1, 0]]
+def test_films_that_are_there_are_not_made_again(tmp_path, monkeypatch):
+    make_films(tmp_path, num_images=4, size=64)
+    monkeypatch.setattr(films, "encode_film", lambda *args, **kwargs: pytest.fail("made again"))
+    seen = []
+    make_films(tmp_path, num_images=4, size=64, on_progress=lambda done, total: seen.append(done))
+    assert seen == [4]
 
 
-def test_class_folders_below_train_and_val_keep_their_fold(tmp_path):
-    for name in ["train/cat/1.png", "train/dog/2.png", "val/dog/3.png"]:
-        put_image(tmp_path / name)
-    films = read_films(tmp_path)
-    assert films.labels == ["cat", "dog"]
-    assert films.folds == ["train", "train", "val"]
+def test_interrupted_making_goes_on_where_it_stopped(tmp_path):
+    def stop(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_films(tmp_path / "films", num_images=40, size=64, on_progress=stop)
+    made = {path.name for path in (tmp_path / "films" / "images").iterdir()}
+    assert 3 <= len(made) < 40
+    assert not any(name.endswith(".part") for name in made)
+    assert not (tmp_path / "films" / "labels.csv").exists()
+    make_films(tmp_path / "films", num_images=40, size=64)
+    assert contents(tmp_path / "films") == contents(make_films(tmp_path / "whole", num_images=40, size=64))
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({}, "no image below it"),
-        ({"a.png": None}, "no labels: neither Data_Entry_2017.csv nor labels.csv nor two class folders"),
-        ({"cat/a.png": None}, "nor two class folders"),
-        ({"a.png": None, "labels.csv": b""}, "expected a header and rows"),
-        ({"a.png": None, "labels.csv": b"name,Mass\n"}, "expected a header and rows"),
-        ({"a.png": None, "labels.csv": b"name;Mass\na.png;1\n"}, "by commas"),
-        ({"a.png": None, "labels.csv": b"name,age\na.png,58\n"}, "no column of 0 and 1"),
-        ({"a.png": None, "labels.csv": b"name,Mass\nb.png,1\nc.png,0\n"}, "none of the 2 images it names"),
-        ({"a.png": None, "labels.csv": b"name,Mass\n\xff\xfe\x00,1\n"}, "not a readable .csv"),
-    ],
-)
-def test_wrong_folders_are_told_in_one_line(tmp_path, files, message):
-    for name, data in files.items():
-        put_image(tmp_path / name) if data is None else (tmp_path / name).write_bytes(data)
-    with pytest.raises(FilmError, match=message) as caught:
-        read_films(tmp_path)
-    assert str(caught.value).startswith(str(tmp_path))
+def test_a_torn_film_or_one_of_another_size_is_made_anew(tmp_path):
+    whole = contents(make_films(tmp_path / "whole", num_images=4, size=64))
+    folder = make_films(tmp_path / "films", num_images=4, size=64)
+    first, second, third, _ = sorted((folder / "images").iterdir())
+    first.write_bytes(whole[first.name][:-40])
+    second.write_bytes(b"")
+    Image.new("L", (32, 32)).save(third)
+    assert contents(make_films(folder, num_images=4, size=64)) == whole
+
+
+def test_two_makers_at_once_leave_the_same_films_as_one(tmp_path):
+    makers = [
+        threading.Thread(target=make_films, args=[tmp_path / "both"], kwargs={"num_images": 24, "size": 64})
+        for _ in range(2)
+    ]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert contents(tmp_path / "both") == contents(make_films(tmp_path / "one", num_images=24, size=64))
+
+
+def test_a_killed_makers_leftovers_go_and_a_living_ones_stay(tmp_path, monkeypatch):
+    folder = make_films(tmp_path, num_images=1, size=64) / "images"
+    fresh = folder / ".film_00000.png.1-1.part"
+    fresh.write_bytes(b"half")
+    make_films(tmp_path, num_images=1, size=64)
+    assert fresh.exists()
+    monkeypatch.setattr(writing, "DEAD_AFTER_SECONDS", -1.0)
+    make_films(tmp_path, num_images=1, size=64)
+    assert not fresh.exists()
+
+
+def test_a_full_disk_is_told_before_the_first_film(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(writing.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(DataError, match=r"needs 2 MB and .* has 0 MB free.*pass --data DIR") as caught:
+        make_films(tmp_path, num_images=4)
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DirectoryError, match=r"cannot write images to .*pass --data DIR") as caught:
+        make_films(tmp_path / "file" / "films", num_images=1, size=64)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(FilmError, match="no such folder"):
-        read_films(tmp_path / "nowhere")
+@pytest.mark.parametrize(("num_images", "size"), [(0, 64), (-1, 64), (4, 8)])
+def test_a_senseless_request_is_refused(tmp_path, num_images, size):
+    with pytest.raises(DataError, match="at least one film, of at least 32 px"):
+        make_films(tmp_path, num_images=num_images, size=size)
 
 
-def test_the_subset_is_the_same_each_time_and_keeps_to_the_folds(tmp_path):
-    rows = [f"{k}.png,{k % 2},{'val' if k % 4 == 3 else 'train'}" for k in range(40)]
-    for k in range(40):
-        put_image(tmp_path / f"{k}.png")
-    (tmp_path / "labels.csv").write_text("\n".join(["name,Odd,fold", *rows]))
-    films = read_films(tmp_path)
-    train, val = choose(films, num_images=20)
-    assert (train, val) == choose(films, num_images=20)
-    assert len(set(train + val)) == 20
-    assert all(films.folds[i] == "train" for i in train)
-    assert all(films.folds[i] == "val" for i in val)
-    assert len(choose(films, num_images=1000)[0]) == 30
+def test_every_set_has_a_folder_of_its_own_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder("films-8") == tmp_path / "hasten" / "films-8"
+    one, other = make_films(num_images=1, size=32), make_films(num_images=2, size=32)
+    assert one != other and one.parent == tmp_path / "hasten"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert default_folder("films-8").parent == Path.home() / ".cache" / "hasten"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert default_folder("films-8").parent == Path.home() / "Library" / "Caches" / "hasten"
 
 
-def test_without_folds_every_eighth_image_is_for_validation(tmp_path):
-    for k in range(16):
-        put_image(tmp_path / "ab"[k % 2] / f"{k}.png")
-    train, val = choose(read_films(tmp_path), num_images=100)
-    assert (len(train), len(val)) == (14, 2)
+def test_every_finding_can_be_learned_by_a_straight_line():
+    """The mean difference of 32 px films with and without it tells new films apart."""
+    num_films, scores = 360, {}
+    films, labels = [], []
+    for index in range(num_films):
+        rng = np.random.default_rng([7, index])
+        labels.append(draw_labels(rng) | (np.arange(15) == index % 15))
+        films.append(draw_film(rng, labels[-1], size=64).reshape(32, 2, 32, 2).mean((1, 3)).ravel())
+    x, y = np.array(films), np.array(labels)
+    x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    train, test = slice(0, 260), slice(260, None)
+    centred = x - x[train].mean(0)
+    # Ridge regression in its dual form: more pixels than films.
+    gram = centred[train] @ centred[train].T
+    weights = centred[train].T @ np.linalg.solve(gram + 20 * np.eye(260), y[train] - y[train].mean(0))
+    outputs = centred[test] @ weights
+    for k, name in enumerate(FINDINGS):
+        positive, negative = outputs[y[test][:, k], k], outputs[~y[test][:, k], k]
+        scores[name] = np.mean(positive[:, None] > negative[None, :])
+    assert min(scores.values()) > 0.75, scores
 
 
-def test_too_few_images_are_told(tmp_path):
-    for k in range(4):
-        put_image(tmp_path / "ab"[k % 2] / f"{k}.png")
-    with pytest.raises(FilmError, match="4 labelled images; at least 8 are needed"):
-        choose(read_films(tmp_path), num_images=100)
-
-
-@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "I", "I;16", "F", "CMYK"])
-def test_a_film_of_any_mode_shows_its_bright_half_bright(tmp_path, mode):
-    depth = {"I": 4000, "I;16": 4000, "F": 1.0}.get(mode, 255)
-    pixels = np.zeros((8, 8))
-    pixels[:, 4:] = depth
-    if mode in ("I", "F", "I;16"):
-        kind = {"I": np.int32, "F": np.float32, "I;16": np.uint16}[mode]
-        film = Image.fromarray(pixels.astype(kind))
-    else:
-        film = Image.fromarray(pixels.astype(np.uint8)).convert("RGB").convert(mode)
-    assert film.mode == mode
-    ending = "tif" if mode in ("F", "CMYK", "I") else "png"
-    film.save(tmp_path / f"film.{ending}")
-    seen = np.asarray(open_film(tmp_path / f"film.{ending}").convert("RGB"))
-    assert seen.shape == (8, 8, 3)
-    assert seen[:, :4].max() < 5
-    assert seen[:, 4:].min() > 250
-
-
-def test_an_even_deep_film_is_black_not_an_error(tmp_path):
-    Image.fromarray(np.full((8, 8), 700, np.uint16)).save(tmp_path / "film.png")
-    assert np.asarray(open_film(tmp_path / "film.png")).max() == 0
-
-
-@pytest.mark.parametrize("keep", [0, 10, 60, 300])
-def test_a_torn_film_is_named_in_one_line(tmp_path, keep):
-    path = tmp_path / "film.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(path)
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(FilmError, match="cannot be read") as caught:
-        open_film(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_making_films_needs_no_torch():
+    code = "import sys, hasten.workloads.catalog; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hasten.workloads.catalog import WORKLOADS
-from hasten.workloads.images import make_films
+from hasten.workloads.films import make_films
 
 SCRIPT = WORKLOADS["xray"].script
 TINY = ["--images", "12", "--size", "32", "--batch-size", "4"]
@@ -24,7 +24,7 @@ def films(tmp_path_factory):
 def xray(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     yield importlib.import_module("xray")
-    for name in ("xray", "films"):
+    for name in ("xray", "folders"):
         sys.modules.pop(name, None)
 
 

@@ -14,8 +14,11 @@ from typing import Protocol
 from PIL import Image
 
 from hasten.errors import DataError
-from hasten.workloads.films import FilmError, choose, read_films
-from hasten.workloads.images import default_folder, make_films
+from hasten.workloads.films import make_films
+from hasten.workloads.folders import ImageError, Images, choose, read_classes, read_images, read_unlabelled
+from hasten.workloads.photographs import make_photographs, make_scenes, make_thumbnails
+
+ENDLESS = 1000  # epochs: more than anybody waits for; a measured run ends by itself
 
 
 class Prepare(Protocol):
@@ -26,51 +29,51 @@ class Prepare(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """A plain training script and the data it trains on when the user has none to give."""
 
     name: str
     title: str
-    script: Path
     prepare: Prepare
+    read: Callable[[Path], Images]  # which of a folder's images it takes
     num_images: int  # one epoch of them: under a minute on two cores
     num_images_on_gpu: int  # enough steps for a steady figure where steps are short
-    full_epoch: int  # images in an epoch of the workload that this one stands for
+    options: tuple[str, ...] = ()  # that belong to its story
+    metric: str = ""  # in what it prints, once training is over
+    num_epochs: int | None = None  # of a whole run, by which the metric is judged
+    target: float | None = None  # of the metric, by which recipes are tried
 
-    def arguments(self, folder: Path, *, num_images: int) -> list[str]:
+    @property
+    def script(self) -> Path:
+        """Where it lies."""
+        return Path(__file__).with_name(f"{self.name}.py")
+
+    def arguments(self, folder: Path, *, num_images: int, num_epochs: int = ENDLESS) -> list[str]:
         """What stands after the script's name on its command line."""
-        # An epoch as long as the real one, and more of them than anybody waits for: the measured run ends by
-        # itself. On few images, epochs would be short and their starts would be half of what is seen.
-        draws = ["--draws", str(self.full_epoch), "--epochs", "1000"]
-        return ["--data", str(folder), "--images", str(num_images), *draws]
+        return ["--data", str(folder), "--images", str(num_images), *self.options, "--epochs", str(num_epochs)]
 
 
-def prepare_films(*, num_images: int, on_progress: Callable[[int, int], None] | None = None) -> Path:
-    """Make the films in the user's cache folder, or find them there."""
-    return make_films(default_folder(num_images=num_images), num_images=num_images, on_progress=on_progress)
-
-
-def describe_data(folder: Path, *, num_images: int | None = None) -> tuple[int, int]:
-    """(number of images, number of labels) of a folder that a workload can train on.
+def describe_data(workload: Workload, folder: Path, *, num_images: int) -> tuple[int, int]:
+    """(number of images, number of labels) of a folder that the workload can train on.
 
     The images that a run on `num_images` would take are opened, though not decoded: a foreign or an empty
     file is told here, a torn one by the script, which names it and exits with code 2 as well.
     Raises DataError, in one line, before any script is started.
     """
     try:
-        films = read_films(folder)
-        train, val = choose(films, num_images=num_images or WORKLOADS["xray"].num_images)
-    except FilmError as error:
+        images = workload.read(folder)
+        train, val = choose(images, num_images=num_images)
+    except ImageError as error:
         raise DataError(str(error)) from None
-    for path in (films.paths[index] for index in train + val):
+    for path in (images.paths[index] for index in train + val):
         try:
             with Image.open(path):
                 pass
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "not an image" if isinstance(error, Image.UnidentifiedImageError) else str(error)
             raise DataError(f"{path}: cannot be read ({reason}); mend or remove it") from None
-    return len(films.paths), len(films.labels)
+    return len(images.paths), len(images.labels)
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -79,11 +82,49 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             name="xray",
             title="DenseNet-121 on chest X-ray films: is decoding the bottleneck?",
-            script=Path(__file__).with_name("xray.py"),
-            prepare=prepare_films,
+            prepare=make_films,
+            read=read_images,
             num_images=192,
             num_images_on_gpu=2048,
-            full_epoch=112_120,
+            # An epoch as long as the real one: on few images, epoch starts would be half of what is seen.
+            options=("--draws", "112120"),
+        ),
+        Workload(
+            name="feed",
+            title="A convolutional net on photographs, without workers or prefetching: who waits for whom?",
+            prepare=make_photographs,
+            read=read_classes,
+            num_images=800,
+            num_images_on_gpu=4000,
+        ),
+        Workload(
+            name="superres",
+            title="SRResNet on photographs that are read and prepared anew in every epoch: what does a cache need?",
+            prepare=make_scenes,
+            read=read_unlabelled,
+            num_images=400,
+            num_images_on_gpu=2000,
+        ),
+        Workload(
+            name="efficient",
+            title="A small net with every debugging aid left on and a constant rate: how soon is it as accurate?",
+            prepare=make_thumbnails,
+            read=read_classes,
+            num_images=2400,
+            num_images_on_gpu=6000,
+            metric=r"accuracy ([0-9.]+)",
+            num_epochs=12,
+            target=0.5,
+        ),
+        Workload(
+            name="classify",
+            title="Photographs sorted into classes with every switch off: what does each switch gain?",
+            prepare=make_photographs,
+            read=read_classes,
+            num_images=800,
+            num_images_on_gpu=4000,
+            metric=r"F1: ([0-9.]+)",
+            num_epochs=4,
         ),
     )
 }

@@ -1,174 +1,81 @@
-"""Which films lie in a folder, what each is labelled, and how one is opened: three layouts, one answer.
+"""Chest-film-like images to train on, made on the spot: the default data of the X-ray speed test.
 
-In: a folder. Out: `Films`. Refuses to know PyTorch.
+In: a folder and a number of films. Out: that folder, holding `images/*.png` and `labels.csv`.
+Refuses to know torch, training, and what the films are used for.
 
-- NIH ChestX-ray14: `Data_Entry_2017.csv` ("Image Index", "Finding Labels" joined by |);
-- `labels.csv`, or the only .csv there is: the file's name first, then one column of 0 and 1 a label, and
-  perhaps a column `fold` (or `split`) of train and val;
-- class folders: `<class>/*.png`, or `train/<class>/` and `val/<class>/`; every class is a label.
-
-Beside a .csv the images lie anywhere below. A row that names a missing image is skipped and counted.
-Anything else that is wrong is a FilmError of one line.
+A made film costs what a real one costs: grey, 1024 x 1024, about 400 kB of PNG, the same decode time. Film `i` is a
+function of (seed, i, size) alone. `labels.csv` comes last.
 """
 
+from __future__ import annotations
+
 import csv
-import os
-import random
-from dataclasses import dataclass
+import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif"}
-TRUTH = {
-    "": 0.0,
-    "0": 0.0,
-    "0.0": 0.0,
-    "1": 1.0,
-    "1.0": 1.0,
-    "-1": 0.0,
-    "-1.0": 0.0,
-}  # -1: uncertain (CheXpert)
-FOLDS = {"train": "train", "training": "train"} | dict.fromkeys(["val", "valid", "validation", "test"], "val")
-FOLD_COLUMNS = {"fold", "split", "set", "subset"}
+from hasten.errors import DataError
+from hasten.workloads.anatomy import FINDINGS, draw_film, draw_labels
+from hasten.workloads.writing import OnProgress, Picture, default_folder, put, told_in_one_line, write_pictures
+
+FILM_VERSION = 1  # counts up when the same (seed, i, size) gives other pixels
+VAL_EVERY = 8  # every eighth film is for validation
+BYTES_PER_PIXEL = 0.5  # of a film's file, at the most
 
 
-class FilmError(ValueError):
-    """The folder, or a film in it, cannot be used; the message is one line and names it."""
+def make_films(
+    folder: Path | None = None,
+    *,
+    num_images: int,
+    size: int = 1024,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Path:
+    """Make the films that are not there yet, and `labels.csv` for exactly `num_images` of them.
 
-
-@dataclass(frozen=True)
-class Films:
-    """Images and their labels; `targets[i][k]` is 1.0 where image i has label k."""
-
-    paths: list[Path]
-    targets: list[list[float]]
-    labels: list[str]
-    folds: list[str]  # "train" or "val" an image, or empty: the data does not say
-    num_missing: int = 0  # images that the labels file names and nobody has
-
-
-def read_films(folder: Path) -> Films:
-    """Read whichever layout lies in `folder`."""
-    if not folder.is_dir():
-        raise FilmError(f"{folder}: no such folder")
-    images = find_images(folder)
-    if not images:
-        raise FilmError(f"{folder}: no image below it ({' '.join(sorted(IMAGE_ENDINGS))})")
-    tables = sorted(folder.glob("Data_Entry_2017*.csv")) or sorted(folder.glob("labels.csv"))
-    others = sorted(folder.glob("*.csv"))
-    if not tables and len(others) == 1:
-        tables = others
-    return read_table(tables[0], images) if tables else read_class_folders(folder, images)
-
-
-def find_images(folder: Path) -> list[Path]:
-    """Every image below `folder`, in the order of their paths; hidden ones are left out."""
-    found: list[Path] = []
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = [n for n in sorted(files) if not n.startswith(".") and Path(n).suffix.lower() in IMAGE_ENDINGS]
-        found.extend(Path(place, name) for name in names)
-    return found
-
-
-def read_table(table: Path, images: list[Path]) -> Films:
-    """Read a labels file of either kind."""
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FilmError(f"{table}: not a readable .csv ({error})") from None
-    if len(rows) < 2 or len(rows[0]) < 2:
-        raise FilmError(f"{table}: expected a header and rows with the file's name and its labels, by commas")
-    header, rows = [name.strip() for name in rows[0]], rows[1:]
-    rows = [row + [""] * (len(header) - len(row)) for row in rows]
-    if "Finding Labels" in header:
-        findings = [set(row[header.index("Finding Labels")].split("|")) - {""} for row in rows]
-        labels = sorted(set().union(*findings))
-        targets = [[float(label in found) for label in labels] for found in findings]
-        name_column = header.index("Image Index") if "Image Index" in header else 0
-    else:
-        columns = [k for k in range(1, len(header)) if all(row[k].strip() in TRUTH for row in rows)]
-        labels = [header[k] for k in columns]
-        targets = [[TRUTH[row[k].strip()] for k in columns] for row in rows]
-        name_column = 0
-    if not labels:
-        raise FilmError(f"{table}: no column of 0 and 1, and no 'Finding Labels'")
-    fold_columns = [k for k, name in enumerate(header) if name.lower() in FOLD_COLUMNS]
-    folds = [FOLDS.get(row[fold_columns[0]].strip().lower(), "") for row in rows] if fold_columns else []
-    return match(table, [row[name_column].strip() for row in rows], images, targets, labels, folds)
-
-
-def match(
-    table: Path,
-    names: list[str],
-    images: list[Path],
-    targets: list[list[float]],
-    labels: list[str],
-    folds: list[str],
-) -> Films:
-    """Find the image of each row: by its path below the folder, else by its name alone."""
-    by_name = {path.name: path for path in images}
-    by_name |= {path.relative_to(table.parent).as_posix(): path for path in images}
-    there = [i for i, name in enumerate(names) if name in by_name]
-    if not there:
-        raise FilmError(f"{table}: none of the {len(names)} images it names is below {table.parent}")
-    return Films(
-        paths=[by_name[names[i]] for i in there],
-        targets=[targets[i] for i in there],
-        labels=labels,
-        folds=[folds[i] for i in there] if folds and all(folds) else [],
-        num_missing=len(names) - len(there),
-    )
-
-
-def read_class_folders(folder: Path, images: list[Path]) -> Films:
-    """Every image below a class folder has that one label."""
-    parts = [path.relative_to(folder).parts for path in images]
-    has_folds = all(len(part) > 2 and part[0].lower() in FOLDS for part in parts)
-    where = 1 if has_folds else 0
-    named = [(path, part) for path, part in zip(images, parts) if len(part) > where + 1]
-    labels = sorted({part[where] for _, part in named})
-    if len(labels) < 2:
-        raise FilmError(f"{folder}: no labels: neither Data_Entry_2017.csv nor labels.csv nor two class folders")
-    return Films(
-        paths=[path for path, _ in named],
-        targets=[[float(part[where] == label) for label in labels] for _, part in named],
-        labels=labels,
-        folds=[FOLDS[part[0].lower()] for _, part in named] if has_folds else [],
-    )
-
-
-def choose(films: Films, *, num_images: int) -> tuple[list[int], list[int]]:
-    """The same random subset each time, as (training part, validation part): by its folds, else 7 to 1.
-
-    Raises FilmError when there are too few images for both.
+    Without a folder, one in the user's cache folder. `on_progress(done, total)` counts the films that are there. Raises
+    DataError when the request makes no sense or the disk is too full, DirectoryError when the folder cannot be written.
     """
-    if len(films.paths) < 8:
-        raise FilmError(f"{films.paths[0].parent}: {len(films.paths)} labelled images; at least 8 are needed")
-    chosen = random.Random(0).sample(range(len(films.paths)), min(num_images, len(films.paths)))
-    if films.folds:
-        train = [i for i in chosen if films.folds[i] == "train"]
-        val = [i for i in chosen if films.folds[i] == "val"]
-        if len(train) > 1 and val:
-            return train, val
-    return [i for k, i in enumerate(chosen) if k % 8 != 7], chosen[7::8]
+    if num_images < 1 or size < 32:
+        raise DataError(f"{num_images} films of {size} px: ask for at least one film, of at least 32 px")
+    folder = folder or default_folder(f"films-v{FILM_VERSION}-{size}px-{num_images}")
+    films = [
+        Picture(
+            folder / "images" / f"film_{index:05d}.png",
+            (size, size),
+            lambda index=index: encode_film(index, size=size, seed=seed),
+        )
+        for index in range(num_images)
+    ]
+    write_pictures(folder, films, bytes_each=BYTES_PER_PIXEL * size * size, on_progress=on_progress)
+    with told_in_one_line(folder):
+        write_labels(folder / "labels.csv", [film.path for film in films], seed=seed)
+    return folder
 
 
-def open_film(path: Path) -> Image.Image:
-    """Decode a film; one of 16 or 32 bits is stretched over its own range to 8.
+def encode_film(index: int, *, size: int, seed: int) -> bytes:
+    """One film as PNG."""
+    rng = np.random.default_rng([FILM_VERSION, seed, index, 1])
+    pixels = draw_film(rng, labels_of(index, seed=seed), size=size)
+    encoded = io.BytesIO()
+    # Level 4: a third of level 6's time for a file of the same size.
+    Image.fromarray(pixels).save(encoded, format="PNG", compress_level=4)
+    return encoded.getvalue()
 
-    Raises FilmError, naming the file, when it is torn or no image.
-    """
-    try:
-        with Image.open(path) as image:
-            image.load()
-            if image.mode[0] in "IF":
-                deep = np.asarray(image, dtype=np.float32)
-                return Image.fromarray(np.uint8((deep - deep.min()) / max(np.ptp(deep), 1e-6) * 255))
-            return image.convert("RGBA") if image.mode == "P" else image  # a palette may be transparent
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FilmError(f"{path}: cannot be read ({reason})") from None
+
+def write_labels(path: Path, films: list[Path], *, seed: int) -> None:
+    """One row a film: its name, a 0 or 1 a finding, and its fold."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["Image Index", *FINDINGS, "fold"])
+    for index, film in enumerate(films):
+        fold = "val" if index % VAL_EVERY == VAL_EVERY - 1 else "train"
+        writer.writerow([film.name, *(int(label) for label in labels_of(index, seed=seed)), fold])
+    put(path, text.getvalue().encode())
+
+
+def labels_of(index: int, *, seed: int) -> np.ndarray:
+    """(15,) bool: the findings on film `index`; a stream of its own, so that labels need no drawing."""
+    return draw_labels(np.random.default_rng([FILM_VERSION, seed, index, 0]))

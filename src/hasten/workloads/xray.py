@@ -9,7 +9,7 @@ precision, channels first.
     python xray.py --data DIR [--images 192] [--size 64] [--batch-size 32] [--workers 2] [--epochs 1]
 
 `--draws` makes an epoch as long as theirs on few films: so many are drawn, with replacement.
-`films.py` beside it tells which folders it reads. A film that cannot be decoded ends the run and is named:
+`folders.py` beside it tells which folders it reads. A film that cannot be decoded ends the run and is named:
 wrong input is one line on stderr and exit code 2. Needs torch, numpy and Pillow.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from films import FilmError, choose, open_film, read_films
+from folders import ImageError, choose, open_image, read_images
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -54,7 +54,7 @@ class FilmDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        image = open_film(self.paths[index]).convert("RGB")
+        image = open_image(self.paths[index]).convert("RGB")
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
         return self.transform(image), torch.from_numpy(self.targets[index])
 
@@ -111,7 +111,7 @@ def train(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size, num_images = (224, 2048) if device.type == "cuda" else (64, 192)
-    films = read_films(options.data)
+    films = read_images(options.data)
     parts = choose(films, num_images=options.images or num_images)
     size = options.size or size
     batch_size = min(options.batch_size, len(parts[0]))
@@ -150,7 +150,7 @@ def train(options: argparse.Namespace) -> None:
 def main() -> None:
     """Read the command line; say what is wrong with the data in one line."""
     parser = argparse.ArgumentParser(description="One epoch of DenseNet-121 on chest films.")
-    parser.add_argument("--data", type=Path, required=True, help="folder of films (see films.py)")
+    parser.add_argument("--data", type=Path, required=True, help="folder of films (see folders.py)")
     parser.add_argument("--images", type=int, help="how many of them (CPU 192, CUDA 2048)")
     parser.add_argument("--size", type=int, help="side the network sees (CPU 64, CUDA 224)")
     parser.add_argument("--batch-size", type=int, default=32, help="films a step (32)")
@@ -164,8 +164,8 @@ def main() -> None:
             parser.error(f"--{name.replace('_', '-')}: at least {least}")
     try:
         train(options)
-    except FilmError as error:  # from a worker it comes inside a traceback, whose last line it is
-        sys.stderr.write(str(error).strip().splitlines()[-1].split("FilmError: ")[-1] + "\n")
+    except ImageError as error:  # from a worker it comes inside a traceback, whose last line it is
+        sys.stderr.write(str(error).strip().splitlines()[-1].split("ImageError: ")[-1] + "\n")
         sys.exit(2)
 
 
