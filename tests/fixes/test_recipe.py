@@ -57,7 +57,27 @@ def test_a_script_with_a_schedule_keeps_it(put_on):
     assert "schedule of its own" in states["onecycle"]
 
 
-def test_adam_becomes_adamw(put_on):
-    if put_on("adamw")["adamw"] != "on":
-        pytest.skip("this torch's Adam cannot decouple its weight decay")
-    assert torch.optim.Adam(weight(), weight_decay=0.1).param_groups[0]["decoupled_weight_decay"] is True
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_the_scripts_optimizer_is_an_adamw_from_its_first_moment(put_on, make):
+    put_on("adamw", 0.001)
+    optimizer = make(weight(), lr=0.1)
+    assert type(optimizer) is torch.optim.AdamW and optimizer.defaults["lr"] == 0.001
+    assert stepped(optimizer, 3) == 0.001
+    torch.optim.AdamW(weight()).load_state_dict(optimizer.state_dict())
+
+
+def test_rates_of_groups_keep_their_ratio(put_on):
+    put_on("adamw", 0.001)
+    groups = [{"params": weight(), "lr": 0.01}, {"params": weight()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.05)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.0001, 0.001])
+    assert optimizer.defaults["weight_decay"] == 0.05
+
+
+def test_an_optimizer_of_the_scripts_own_stays_what_it_is(put_on):
+    class Own(torch.optim.SGD):
+        pass
+
+    put_on("adamw", 0.001)
+    assert type(Own(weight(), lr=0.1)) is Own
+    assert type(torch.optim.AdamW(weight(), lr=0.1)) is torch.optim.AdamW

@@ -51,6 +51,7 @@ if __name__ == "__main__":
         (["--budget", "soon", "train.py"], "is no time"),
         (["--resume", "train.py"], "no search of this command to go on with"),
         (["--recipe", "train.py"], "say by --metric"),
+        (["--target", "0.5", "--metric", "F1: ([0-9.]+)", "train.py"], "add --recipe"),
         (["--metric", "F1: [0-9]+", "train.py"], "needs one group"),
         (["--metric", "F1: (", "train.py"], "no regular expression"),
     ],

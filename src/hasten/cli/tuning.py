@@ -48,6 +48,9 @@ def _add_budget(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--epochs", type=above_0, metavar="N", help="training takes N: start-up costs are charged")
     verb.add_argument("--recipe", action="store_true", help="try other batch sizes and schedules too; needs --metric")
     verb.add_argument("--metric", metavar="REGEX", help="a number in the script's output that must not get worse")
+    verb.add_argument(
+        "--target", type=float, metavar="N", help="of that number: recipes are tried by how soon it is reached"
+    )
     verb.add_argument("--metric-lower", action="store_true", help="of that number, less is better")
 
 
@@ -85,11 +88,13 @@ def _search(wanted: argparse.Namespace, *, resume: bool) -> Tuning:
 
 
 def _budget_of(wanted: argparse.Namespace) -> Budget:
-    from hasten.tuning.prove import Metric
+    from hasten.tuning.metric import Metric
     from hasten.tuning.tune import Budget
 
     if wanted.recipe and wanted.metric is None:
         raise PlanError("--recipe changes how the model is trained; say by --metric 'REGEX' what must not get worse")
+    if wanted.target is not None and not wanted.recipe:
+        raise PlanError("--target is what recipes are tried by; add --recipe and --metric 'REGEX'")
     metric = None
     if wanted.metric is not None:
         try:
@@ -98,7 +103,7 @@ def _budget_of(wanted: argparse.Namespace) -> Budget:
             raise PlanError(f"--metric {wanted.metric!r} is no regular expression ({error})") from None
         if pattern.groups != 1:
             raise PlanError(f"--metric {wanted.metric!r} needs one group round the number, as in 'F1: ([0-9.]+)'")
-        metric = Metric(pattern, higher_is_better=not wanted.metric_lower)
+        metric = Metric(pattern, higher_is_better=not wanted.metric_lower, target=wanted.target)
     return Budget(
         seconds=wanted.budget,
         patience=wanted.wait,
@@ -118,6 +123,7 @@ def add_run(verbs: Verbs) -> None:
     verb = add_verb(verbs, "run", says, _run, usage=f"hasten run [options] {WHAT_TO_RUN}")
     verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="the plan (hasten.toml)")
     verb.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; repeatable")
+    verb.add_argument("--live", action="store_true", help="show how it goes in the terminal's last row")
     verb.add_argument("--auto", action="store_true", help="tune first, where there is no plan yet")
     _add_budget(verb)
     add_command(verb)
@@ -137,4 +143,4 @@ def _run(wanted: argparse.Namespace) -> int:
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):
         print(f"hasten: {line}", file=sys.stderr)
-    return run_under(plan, command, root=RESULTS)
+    return run_under(plan, command, root=RESULTS, live=wanted.live)

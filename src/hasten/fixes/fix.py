@@ -20,7 +20,7 @@ from hasten.records import Diagnosis, Finding, Intervention, Run, Settings, Valu
 
 Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
-Kind = Literal["switch", "number", "size", "word"]
+Kind = Literal["switch", "number", "rate", "size", "word"]
 WORTH = 0.02  # share of the step that a fix must promise to be tried
 SUSPICIOUS = 0.04  # the same, where it was only suspected and nothing is mended yet
 SUSPECTED = "it seemed a little faster"
@@ -130,6 +130,8 @@ class Fix:
             return True
         if self.kind == "number":
             return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+        if self.kind == "rate":
+            return isinstance(value, float) and 0.0 < value < 1.0
         return self.kind == "size" and isinstance(value, (str, int)) and _is_size(value)
 
     @property
@@ -139,6 +141,7 @@ class Fix:
         first = {
             "switch": ["true or false"],
             "number": [f"a whole number of {self.least} or more"],
+            "rate": ["a learning rate as 0.001"],
             "size": ['a size as "8 GiB", "500 MB" or "50%"'],
             "word": [],
         }[self.kind]

@@ -1,11 +1,19 @@
-"""Fixes that change how the model is trained. Tried only when asked for, and proven by a metric."""
+"""Fixes that change how the model is trained. Tried only when asked for, and proven by a metric.
+
+`batch_size` makes samples cheaper and is tried like any fix. An optimizer and a schedule make no step faster: they are
+tried in whole runs, by how soon the script's metric reaches its target.
+"""
 
 from __future__ import annotations
 
 from hasten.fixes.fix import Fix, Proposal, Situation
+from hasten.records import Settings
 
 INSIDE = "hasten.fixes.inside.recipe"
 MOST_GROWTH = 8
+FEWEST_STEPS = 10  # of a schedule
+RATES = (0.001, 0.003, 0.01)  # of AdamW; its authors' is the first, and a schedule that ends low bears more
+IN_WHOLE_RUNS = "it makes no step faster; with --target it is tried in whole runs"
 
 
 def _batch_size(situation: Situation) -> list[Proposal] | str:
@@ -22,6 +30,18 @@ def _batch_size(situation: Situation) -> list[Proposal] | str:
     ]
 
 
+def combinations(num_steps: float | None) -> list[Settings]:
+    """Recipes worth a whole run each; a schedule needs the number of steps that training takes."""
+    found: list[Settings] = [{"adamw": RATES[0]}]
+    if num_steps is not None and num_steps >= FEWEST_STEPS:
+        total = round(num_steps)
+        for rate in RATES[1:]:
+            found.append({"adamw": rate, "onecycle": total})
+        found.append({"adamw": RATES[1], "cyclic": max(2, total // 8)})
+        found.append({"onecycle": total})
+    return found
+
+
 FIXES = (
     Fix(
         name="batch_size",
@@ -34,10 +54,11 @@ FIXES = (
     ),
     Fix(
         name="adamw",
-        title="Adam's weight decay decoupled from its gradient",
+        title="AdamW at this learning rate in place of SGD or Adam",
         guarantee="recipe",
         answers=(),
-        propose=lambda _: "it makes no step faster; set it yourself and compare by --metric",
+        propose=lambda _: IN_WHOLE_RUNS,
+        kind="rate",
         installer=f"{INSIDE}:adamw",
     ),
     Fix(
@@ -45,9 +66,9 @@ FIXES = (
         title="the learning rate rises and falls once within so many steps",
         guarantee="recipe",
         answers=(),
-        propose=lambda _: "it makes no step faster; set it yourself and compare by --metric",
+        propose=lambda _: IN_WHOLE_RUNS,
         kind="number",
-        least=10,
+        least=FEWEST_STEPS,
         installer=f"{INSIDE}:onecycle",
         excludes=("cyclic",),
     ),
@@ -56,7 +77,7 @@ FIXES = (
         title="the learning rate swings up and down, so many steps each way",
         guarantee="recipe",
         answers=(),
-        propose=lambda _: "it makes no step faster; set it yourself and compare by --metric",
+        propose=lambda _: IN_WHOLE_RUNS,
         kind="number",
         installer=f"{INSIDE}:cyclic",
         excludes=("onecycle",),

@@ -12,6 +12,7 @@ import math
 import re
 import shutil
 import statistics
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +71,19 @@ class Frequencies:
         return seen.parts[REGULAR] + sum(self.by_phase.get(p, 0.0) * seen.parts.get(p, 0.0) for p in phases)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a whole run printed, and when."""
+
+    text: str
+    grown: Sequence[tuple[float, int]]  # (seconds since the command's start, characters that were there by then)
+    seconds: float
+
+    def seconds_at(self, end: int) -> float:
+        """When the text was there up to `end`."""
+        return next((seconds for seconds, length in self.grown if length >= end), self.seconds)
+
+
 class Bench:
     """Runs sides of one command, each in a folder that is gone afterwards."""
 
@@ -90,6 +104,25 @@ class Bench:
         with self.prepared(spec, environment, on_status=on_status) as launch:
             launch.run()
             return _seen(launch)
+
+    def run_whole(self, *, spec: Mapping[str, object], environment: Mapping[str, str]) -> Output:
+        """One launch to its end, and when it printed what. Raises SideError where it fails or does not train."""
+        grown: list[tuple[float, int]] = []
+        with self.prepared(spec, environment) as launch:
+            printed = launch.folder / OUTPUT
+            began = time.perf_counter()
+            with launch:
+                while not launch.over():
+                    size = printed.stat().st_size
+                    if not grown or size != grown[-1][1]:
+                        grown.append((time.perf_counter() - began, size))
+                    time.sleep(0.02)
+                took = time.perf_counter() - began
+            text = _seen(launch).output
+            said = printed.read_bytes()
+        # Sizes are of bytes: where lines are not all ASCII, what a file held is counted in characters once more.
+        counted = [(at, len(said[:size].decode("utf-8", "replace"))) for at, size in grown]
+        return Output(text=text, grown=counted, seconds=took)
 
     @contextlib.contextmanager
     def prepared(

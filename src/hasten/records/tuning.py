@@ -43,6 +43,11 @@ class Proof(Record, frozen=True):
     speedup: Interval | None = None  # baseline / plan step time
     baseline_rate: float | None = None  # samples a second
     plan_rate: float | None = None
+    sooner: Interval | None = None  # baseline / plan seconds until the script's metric reached its target
+    baseline_to_target: tuple[float, ...] = ()  # seconds; one value a seed
+    plan_to_target: tuple[float, ...] = ()
+    baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
+    plan_losses: tuple[float | None, ...] = ()
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
 
@@ -65,6 +70,15 @@ class Skipped(Record, frozen=True):
     reason: str
 
 
+class Heat(Record, frozen=True):
+    """One whole run under a recipe, beside the plan's other fixes: a first look at which to prove."""
+
+    settings: Settings  # the recipe; none: as the script trains
+    metric: float | None = None  # at its end
+    reached: float | None = None  # seconds from the command's start until the target was reached; None: never
+    note: str = ""  # why it came to nothing
+
+
 class Tuning(Record, frozen=True):
     """One search for a plan: what it began with, what it tried, what it kept."""
 
@@ -78,6 +92,7 @@ class Tuning(Record, frozen=True):
     state: str  # "running" "interrupted" "done"
     settings: Settings = {}  # kept
     trials: tuple[Trial, ...] = ()
+    heats: tuple[Heat, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     edits: tuple[Edit, ...] = ()
     proof: Proof | None = None

@@ -6,17 +6,18 @@ seen to be worse.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from hasten.fixes.catalog import CATALOG, variables_of, weakest
-from hasten.measurement.side import Bench, Frequencies, SideError
-from hasten.records import Check, Proof, Settings, Trial
+from hasten.fixes.catalog import CATALOG, weakest
+from hasten.measurement.side import Frequencies
+from hasten.records import Check, Interval, Proof, Settings, Trial
+from hasten.stats import paired_speedup
 from hasten.tuning import quality
-from hasten.tuning.judge import FAR, Judge, check_quality, find_culprits, verdict_of
-from hasten.tuning.manner import Manner, spec_of
+from hasten.tuning.judge import Judge, check_quality, find_culprits, verdict_of
+from hasten.tuning.manner import Manner
+from hasten.tuning.metric import Metric, WholeRuns, check_whole_runs
 from hasten.tuning.trial import compare
 
 
@@ -33,14 +34,21 @@ def prove(
     """The proof of what is left of the settings once everything that breaks quality is out."""
     broken: list[str] = []
     while True:
-        checks = check_quality(judge, settings)
+        # A recipe is there to train otherwise: what each step learns is not compared, only what whole runs come to.
+        kept = {name: value for name, value in settings.items() if CATALOG[name].guarantee != "recipe"}
+        checks = check_quality(judge, kept) if kept else []
         culprits: list[str] = []
+        runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
-            culprits = [name for name in find_culprits(judge, settings) if name in settings]
+            culprits = [name for name in find_culprits(judge, kept) if name in settings]
         elif metric is not None:
-            checks.append(metric.check(judge, settings))
-            if checks[-1].state == "failed":  # what promises least is to blame: whole runs of each would take days
+            told, runs = check_whole_runs(judge, settings, metric)
+            checks += told
+            if any(check.state == "failed" for check in told):
+                # What promises least is to blame: whole runs of each would take days.
                 culprits = [name for name in settings if CATALOG[name].guarantee == weakest(settings)]
+        elif kept != settings:
+            checks.append(quality.unknown("metric", "a recipe is proven by a metric, and none was given"))
         if not culprits:
             break
         broken += culprits
@@ -58,19 +66,34 @@ def prove(
         time_left=time_left,
         on_pair=on_pair,
     )
-    checks.append(_speed(trial))
+    checks.append(_speed(trial, sooner=any(c.what == "target" and c.state == "passed" for c in checks)))
+    before, now = runs.seconds_to_target() if runs is not None else ([], [])
+    reached = [seconds for seconds in now if seconds is not None]
     proof = Proof(
         verdict="not proven" if checks[-1].state == "failed" else verdict_of(checks),
         guarantee=weakest(settings),
         speedup=trial.speedup,
+        sooner=Interval(*paired_speedup(before, reached, looks=False)) if 1 < len(reached) == len(before) else None,
+        baseline_to_target=tuple(before) if reached else (),
+        plan_to_target=tuple(reached),
+        baseline_losses=_losses(judge, {}),
+        plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
     )
     return proof, {} if checks[-1].state == "failed" else settings, trial
 
 
-def _speed(trial: Trial) -> Check:
-    """Whether the plan as a whole is faster."""
+def _losses(judge: Judge, settings: Settings) -> tuple[float | None, ...]:
+    """The losses of a launch that was made already; none where it was not."""
+    told = judge.told_before(settings) or {}
+    return tuple(loss if math.isfinite(loss) else None for loss in told.get("losses", ()))
+
+
+def _speed(trial: Trial, *, sooner: bool) -> Check:
+    """Whether the plan as a whole is faster; where its target is reached `sooner`, a step may take longer."""
+    if sooner and trial.speedup is not None:
+        return quality.passed("speed", f"a step: {trial.verdict} in {len(trial.baseline_seconds)} pairs")
     if trial.verdict == "faster":
         return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
     if trial.verdict == "unclear":
@@ -85,36 +108,3 @@ def _speed(trial: Trial) -> Check:
 def _without(settings: Settings, names: Sequence[str]) -> Settings:
     left = {name: value for name, value in settings.items() if name not in names}
     return {name: value for name, value in left.items() if CATALOG[name].finds(left)}
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number in the script's own output, to be judged at the end of whole runs."""
-
-    pattern: re.Pattern[str]
-    higher_is_better: bool = True
-    seeds: int = 3
-
-    def check(self, judge: Judge, settings: Settings) -> Check:
-        """The metric of whole runs with the plan and without, at several seeds."""
-        sides: list[list[float]] = [[], []]
-        try:
-            for seed in range(self.seeds):
-                for side, chosen in zip(sides, ({}, settings)):
-                    judge.on_launch("whole runs for the metric")
-                    side.append(self.read(judge.bench, chosen, shift=FAR * seed))
-        except SideError as error:
-            return quality.unknown("metric", str(error))
-        return quality.metric_holds(*sides, higher_is_better=self.higher_is_better)
-
-    def read(self, bench: Bench, settings: Settings, *, shift: int) -> float:
-        """The metric of one whole run. Raises SideError."""
-        spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": 1e7}
-        output = bench.run(spec=spec, environment=variables_of(settings, scratch=bench.folder)).output
-        found = self.pattern.findall(output)
-        if not found:
-            raise SideError(f"{self.pattern.pattern!r} is nowhere in the script's output")
-        try:
-            return float(found[-1])
-        except ValueError:
-            raise SideError(f"{found[-1]!r}, found by {self.pattern.pattern!r}, is no number") from None

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hasten.records import Check
-from hasten.stats import mean_interval
+from hasten.stats import mean_interval, paired_speedup
 
 Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
@@ -212,3 +212,25 @@ def metric_holds(baselines: Sequence[float], plans: Sequence[float], *, higher_i
     if worse.high <= margin:
         return passed("metric", text)
     return (failed if worse.low > margin else unknown)("metric", text)
+
+
+def target_sooner(baselines: Sequence[float], plans: Sequence[float | None], *, target: float) -> Check:
+    """The script's metric reaches its target sooner, seed by seed: the interval of the ratio excludes 1.
+
+    Seconds from the start of the command. Where the script never came so far, all the seconds of its run stand for it: the
+    ratio is then at least what is told.
+    """
+    late = sum(reached is None for reached in plans)
+    if late:
+        return failed("target", f"{target:g} was not reached with the plan at {late} of {len(plans)} seeds")
+    reached = [seconds for seconds in plans if seconds is not None]
+    if len(reached) < 3:
+        return unknown("target", "fewer than three seeds were run to the end")
+    ratio = paired_speedup(baselines, reached, looks=False)
+    text = (
+        f"{target:g} reached after {statistics.fmean(reached):.1f} s, without the plan {statistics.fmean(baselines):.1f} s: "
+        f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, {len(reached)} seeds"
+    )
+    if ratio.low > 1.0:
+        return passed("target", text)
+    return (failed if ratio.high < 1.0 else unknown)("target", text)

@@ -20,8 +20,8 @@ import msgspec
 
 import hasten
 from hasten.errors import HastenError, RecordError, ResumeError
-from hasten.fixes import input
-from hasten.fixes.catalog import installers_of, start_seconds_of, variables_of
+from hasten.fixes import input, recipe
+from hasten.fixes.catalog import checked, installers_of, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words
@@ -32,10 +32,12 @@ from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Trial, T
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
+from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import Judge
 from hasten.tuning.manner import KEEPING, SEED, manner_of
-from hasten.tuning.prove import Metric, prove
+from hasten.tuning.metric import Metric
+from hasten.tuning.prove import prove
 from hasten.tuning.search import candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
@@ -107,7 +109,7 @@ class _Tuning:
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
-        name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+        name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}-tune"
         spent = before.seconds if before is not None else 0.0
         folder = make_folder(self.root / "tunings" / name)
         journal = Journal(folder, self.budget.seconds, self.on_progress, self.on_trial, spent_before=spent)
@@ -119,6 +121,7 @@ class _Tuning:
             journal.begin(before or self._begun(name, first, run_id))
             try:
                 self._search(first)
+                self._race(first)
                 self._prove(first)
                 journal.keep(state="done")
             except KeyboardInterrupt:
@@ -216,6 +219,26 @@ class _Tuning:
             time_left=self.journal.left_for_search,
         ):
             self.journal.add(settings, trial)
+
+    def _race(self, first: Situation) -> None:
+        """Recipes that make no step faster, by how soon they reach the metric's target."""
+        metric, tuning = self.budget.metric, self.journal.tuning
+        if not self.budget.recipes or metric is None or metric.target is None or tuning.heats:
+            return
+        num_steps = num_steps_of(first.case.run, self.budget.num_epochs)
+        if num_steps is None:
+            self.journal.note("schedules were not tried: how long training takes is not known; say it by --epochs")
+        for heat in heats(
+            self.bench,
+            tuning.settings,
+            recipe.combinations(num_steps),
+            metric,
+            time_left=self.journal.left_for_search,
+            on_launch=self.journal.tell,
+        ):
+            self.journal.keep(heats=(*self.journal.tuning.heats, heat))
+        found = soonest(self.journal.tuning.heats)
+        self.journal.keep(settings=checked({**tuning.settings, **found}))
 
     def _left_for_suspicions(self) -> float:
         """Where nothing was found, and nothing is kept, the search is soon over."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import SequentialSampler
@@ -62,19 +64,34 @@ def _raise_rates(site: Site, optimizer: Optimizer, ratio: float) -> None:
     site.patches.on_undo(register_optimizer_step_post_hook(warm_up).remove)
 
 
-def adamw(site: Site, _fix: str, _value: object) -> None:
-    """Adam's weight decay decoupled from its gradient (Loshchilov and Hutter, 2019)."""
-    original = torch.optim.Adam.__init__
+def adamw(site: Site, fix: str, value: object) -> None:
+    """Optimizers that the script makes as SGD or Adam become AdamW (Loshchilov and Hutter, 2019) at this learning rate."""
+    for kind in (torch.optim.SGD, torch.optim.Adam):
+        site.patches.set(kind, "__init__", _becoming(kind, AdamW, float(value)))  # type: ignore[arg-type]
+
+
+def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Callable[..., None]:
+    """A constructor of `kind` that makes one of `other`: the script's object is that from its first moment."""
+    original = kind.__init__
 
     @functools.wraps(original)
-    def __init__(self: torch.optim.Adam, *arguments: object, **settings: object) -> None:
-        if type(self) is torch.optim.Adam and "decoupled_weight_decay" in inspect.signature(original).parameters:
-            settings["decoupled_weight_decay"] = True
-        original(self, *arguments, **settings)  # type: ignore[arg-type]
+    def __init__(self: Optimizer, *arguments: Any, **settings: Any) -> None:
+        if type(self) is not kind:
+            return original(self, *arguments, **settings)
+        given = inspect.signature(original).bind(self, *arguments, **settings)
+        given.apply_defaults()
+        params, before, decay = (given.arguments[name] for name in ("params", "lr", "weight_decay"))
+        groups = [*params]
+        if groups and isinstance(groups[0], dict):  # rates of groups keep their ratio to the script's own
+            groups = [
+                {**group, "lr": rate * float(group["lr"]) / float(before)} if "lr" in group else group
+                for group in groups
+            ]
+        self.__class__ = other
+        other.__init__(self, groups, lr=rate, **({"weight_decay": decay} if decay else {}))  # type: ignore[call-arg]
+        return None
 
-    if "decoupled_weight_decay" not in inspect.signature(original).parameters:
-        raise NotApplicableError("it needs PyTorch 2.7 or later")
-    site.patches.set(torch.optim.Adam, "__init__", __init__)
+    return __init__
 
 
 def onecycle(site: Site, fix: str, value: object) -> None:

@@ -1,0 +1,123 @@
+"""Whole runs: what their metric says, and how soon a target is reached."""
+
+import re
+import sys
+
+import pytest
+
+from hasten.measurement.side import Bench, Output, SideError
+from hasten.records import Heat
+from hasten.tuning import quality
+from hasten.tuning.heats import heats, soonest
+from hasten.tuning.judge import Judge
+from hasten.tuning.metric import Metric, WholeRun, check_whole_runs
+
+PATTERN = re.compile(r"accuracy ([0-9.]+)")
+
+
+class Runs:
+    """A bench whose whole runs print an accuracy each second, up to what the settings give."""
+
+    def __init__(self, pace, *, end=10):
+        self.pace, self.end, self.launched = pace, end, []
+
+    def run_whole(self, *, spec, environment):
+        settings = {name: value for name, _, value in spec["fixes"]}
+        self.launched.append((settings, spec["shift"], environment.get("PYTHONUNBUFFERED")))
+        step = self.pace[next(iter(settings), "")]
+        lines = [
+            f"accuracy {min(0.99, step * n + 0.001 * (spec['shift'] // 1000)):.4f}\n" for n in range(1, self.end + 1)
+        ]
+        grown = [(float(n + 1), sum(map(len, lines[: n + 1]))) for n in range(len(lines))]
+        return Output(text="".join(lines), grown=grown, seconds=float(self.end))
+
+    folder = None
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """Whole runs of a judge whose script and plan take these steps of accuracy a second."""
+    monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
+
+    def judge(pace, **settings):
+        bench = Runs(pace)
+        metric = Metric(PATTERN, **settings)
+        checks, runs = check_whole_runs(
+            Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None), {"onecycle": 50}, metric
+        )
+        return {check.what: check for check in checks}, runs, bench
+
+    return judge
+
+
+def test_a_recipe_that_reaches_the_target_sooner_is_proven(judged):
+    checks, runs, bench = judged({"": 0.09, "onecycle": 0.2}, target=0.5)
+    assert checks["metric"].state == checks["target"].state == "passed"
+    assert runs.seconds_to_target() == ([6.0] * 3, [3.0] * 3)
+    assert {unbuffered for _, _, unbuffered in bench.launched} == {"1"}
+    assert [bool(settings) for settings, _, _ in bench.launched] == [False, True, True, False, False, True]
+
+
+def test_a_target_that_the_plan_never_reaches_fails(judged):
+    checks, _, _ = judged({"": 0.09, "onecycle": 0.01}, target=0.5)
+    assert checks["target"].state == "failed" and "not reached with the plan at 3 of 3 seeds" in checks["target"].text
+
+
+def test_where_the_script_never_comes_so_far_its_whole_run_stands_for_it(judged):
+    _, runs, _ = judged({"": 0.01, "onecycle": 0.2}, target=0.5)
+    assert runs.seconds_to_target()[0] == [10.0] * 3
+
+
+def test_without_a_target_only_the_metric_is_asked(judged):
+    checks, _, _ = judged({"": 0.09, "onecycle": 0.09})
+    assert set(checks) == {"metric"} and checks["metric"].state == "passed"
+
+
+def test_more_seeds_are_run_where_the_first_do_not_tell(judged, monkeypatch):
+    monkeypatch.setattr(
+        quality, "metric_holds", lambda before, _now, **_: quality.unknown("metric", f"{len(before)}")
+    )
+    checks, runs, _ = judged({"": 0.09, "onecycle": 0.09}, seeds=(3, 5))
+    assert len(runs.baseline) == 5 and checks["metric"].text == "5"
+
+
+def test_less_may_be_better():
+    metric = Metric(re.compile(r"loss ([0-9.]+)"), higher_is_better=False, target=0.5)
+    output = Output(text="loss 0.9\nloss 0.4\n", grown=[(1.0, 9), (2.0, 18)], seconds=3.0)
+    assert metric._read(output) == WholeRun(value=0.4, reached=2.0, seconds=3.0)
+
+
+@pytest.mark.parametrize("text, message", [("nothing", "is nowhere"), ("accuracy 1.2.3", "is no number")])
+def test_a_metric_that_is_not_there_is_said(text, message):
+    with pytest.raises(SideError, match=message):
+        Metric(PATTERN)._read(Output(text=text, grown=[], seconds=1.0))
+
+
+def test_the_recipe_that_is_first_at_the_target_is_chosen(monkeypatch):
+    monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
+    bench = Runs({"": 0.06, "adamw": 0.1, "onecycle": 0.2})
+    recipes = [{"adamw": 0.001}, {"onecycle": 50}]
+    ended = list(heats(bench, {}, recipes, Metric(PATTERN, target=0.5), time_left=lambda: 1.0))
+    assert [heat.reached for heat in ended] == [9.0, 6.0, 3.0]
+    assert soonest(ended) == {"onecycle": 50}
+    assert soonest([Heat(settings={"adamw": 0.1}, metric=0.2)]) == {}, "nobody came so far"
+    assert not list(heats(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 0.0))
+
+
+@pytest.mark.slow
+def test_a_whole_run_is_timed_by_what_it_prints(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch\n"
+        "w = torch.nn.Parameter(torch.zeros(2))\n"
+        "optimizer = torch.optim.SGD([w], lr=0.1)\n"
+        "for epoch in range(3):\n"
+        "    for _ in range(30):\n"
+        "        optimizer.zero_grad(); (w - 1).square().sum().backward(); optimizer.step()\n"
+        "    time.sleep(0.3)\n"
+        "    print(f'µ accuracy 0.{epoch}')\n"
+    )
+    bench = Bench([sys.executable, str(script)], tmp_path / "sides", patience=60.0)
+    run = Metric(PATTERN, target=0.1).run(bench, {}, shift=0)
+    assert run.value == 0.2 and run.reached is not None and 0.2 < run.seconds - run.reached < 3.0
+    assert not list((tmp_path / "sides").glob("*/*"))
