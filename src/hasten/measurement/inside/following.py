@@ -6,6 +6,8 @@ In: the spec, from the environment. Out: the script as it is, faster. Refuses to
 from __future__ import annotations
 
 import importlib
+import multiprocessing
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,4 +23,8 @@ def follow(spec: Mapping[str, Any]) -> Patches:
         module, _, function = plugin.partition(":")
         getattr(importlib.import_module(module), function)(spec, Path(), patches)
     Pace(patches, baseline=spec.get("baseline"))
+    if spec.get("live") and multiprocessing.parent_process() is None and int(os.environ.get("RANK", "0") or 0) == 0:
+        from hasten.measurement.inside.live import Live
+
+        Live(patches, baseline=spec.get("baseline"))
     return patches
