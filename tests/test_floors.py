@@ -21,6 +21,7 @@ FLOORS = {
     "fixes": 3,
     "tuning": 4,
     "cli": 5,
+    "notebook": 4,
     "__init__": 5,
     "__main__": 6,
 }

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hasten.loading.loader import Loader
+    from hasten.notebook import measure
 
-__all__ = ["Loader", "__version__"]
+__all__ = ["Loader", "__version__", "measure"]
 
 __version__ = "0.1.0"
 
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from hasten.loading.loader import Loader
 
         return Loader
+    if name == "measure":
+        from hasten.notebook import measure
+
+        return measure
     raise AttributeError(f"module 'hasten' has no attribute {name!r}")

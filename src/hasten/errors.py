@@ -68,5 +68,9 @@ class PlanError(HastenError, ValueError):
     """A plan, or a setting given beside it, cannot be used as it is written."""
 
 
+class MeasurementError(HastenError, RuntimeError):
+    """A measured block has nothing to show yet."""
+
+
 class ResumeError(HastenError, ValueError):
     """There is no search to go on with, or it was of another command."""

@@ -63,11 +63,7 @@ def fold(
     `with_workers` fill a queue at the start of an epoch, so their first batch belongs to the epoch's start.
     """
     roles = loader_roles(spans)
-    spans = sorted(spans, key=lambda s: (s.start, -s.end))
-    spans = _epoch_starts(spans, roles, with_workers)
-    found = validations(spans, roles)
-    spans = [*_outside(spans, found), *found]
-    spans = sorted([*spans, *_losses(spans)], key=lambda s: (s.start, -s.end))
+    spans = phase_spans(spans, with_workers=with_workers)
     steps = _empty_steps(bounds)
     starting = {number for number, role in roles.items() if role == "train" and number in with_workers}
     for step, inside in zip(steps, _by_step(spans, steps)):
@@ -75,6 +71,15 @@ def fold(
         step.starts_epoch = any(s.kind == "epoch_start" and s.detail in starting for s in inside)
     _unless_most(steps)
     return steps
+
+
+def phase_spans(spans: Sequence[Span], *, with_workers: frozenset[int]) -> list[Span]:
+    """The spans of every phase, those without a call among them, in the order of their starts."""
+    roles = loader_roles(spans)
+    ordered = _epoch_starts(sorted(spans, key=lambda s: (s.start, -s.end)), roles, with_workers)
+    found = validations(ordered, roles)
+    kept = [*_outside(ordered, found), *found]
+    return sorted([*kept, *_losses(kept)], key=lambda s: (s.start, -s.end))
 
 
 def _unless_most(steps: Sequence[FoldedStep]) -> None:

@@ -179,7 +179,7 @@ class Launch:
             return
         outcome, folder = self.outcome, self.folder
         outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
-        outcome.stages = list(_stage_lines(folder))
+        outcome.stages = list(stage_lines(folder))
         outcome.statuses = statuses_in(folder)
 
     def _end(self) -> None:
@@ -193,7 +193,8 @@ class Launch:
             self._around.close()
 
 
-def _stage_lines(folder: Path) -> Iterator[dict[str, object]]:
+def stage_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """What workers wrote of the batches they made."""
     for path in folder.glob("stages-*.jsonl"):
         pid = int(path.stem.partition("-")[2])
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -28,7 +28,17 @@ from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
-from hasten.records import RECORD_VERSION, Facts, Intervention, LoaderFacts, Run, to_json
+from hasten.measurement.timeline import timeline_of
+from hasten.records import (
+    RECORD_VERSION,
+    Facts,
+    Intervention,
+    LoaderFacts,
+    Machine,
+    ResourceSample,
+    Run,
+    to_json,
+)
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 
@@ -122,26 +132,22 @@ class _Measuring:
             further = self._further(choose(facts, shares, machine), recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
-        zero = outcome.started
-        return Run(
-            version=RECORD_VERSION,
-            hasten=hasten.__version__,
-            id=name,
+        run = run_of(
+            recorded,
+            name=name,
             command=self.words,
-            directory=os.getcwd(),
             started=started,
-            ended_by=recorded.raw["ended_by"],
-            exit_code=outcome.exit_code,
+            zero=outcome.started,
             machine=machine,
+            samples=outcome.samples,
+            sampler_cpu=outcome.sampler_cpu / max(outcome.seconds, 1e-9),
+        )
+        return msgspec.structs.replace(
+            run,
+            exit_code=outcome.exit_code,
             facts=msgspec.structs.replace(facts, num_training_processes=_num_training(outcome)),
-            steps=recorded.steps_record(zero=zero),
-            first_step_seconds=recorded.raw["first_step_at"] - zero,
-            hot_lines=recorded.hot_lines(),
-            sync_points=recorded.sync_points(),
-            resources=tuple(outcome.samples),
             interventions=tuple(further),
             file_read=file_read,
-            overhead=recorded.overhead(sampler_cpu=outcome.sampler_cpu / max(outcome.seconds, 1e-9)),
             notes=tuple(self.notes),
         )
 
@@ -251,6 +257,39 @@ class _Measuring:
             self.notes.append(f"{further.name}: the script failed under it (exit code {outcome.exit_code})")
             return None
         return Recorded(_busiest(raws), outcome.stages, exit_code=outcome.exit_code)
+
+
+def run_of(
+    recorded: Recorded,
+    *,
+    name: str,
+    command: tuple[str, ...],
+    started: float,
+    zero: float,
+    machine: Machine,
+    samples: Sequence[ResourceSample],
+    sampler_cpu: float,
+) -> Run:
+    """The Run of one process's record; its clock's zero is `zero`, `started` the same instant since 1970."""
+    return Run(
+        version=RECORD_VERSION,
+        hasten=hasten.__version__,
+        id=name,
+        command=command,
+        directory=os.getcwd(),
+        started=started,
+        ended_by=recorded.raw["ended_by"],
+        exit_code=None,
+        machine=machine,
+        facts=recorded.facts(),
+        steps=recorded.steps_record(zero=zero),
+        first_step_seconds=recorded.raw["first_step_at"] - zero,
+        hot_lines=recorded.hot_lines(),
+        sync_points=recorded.sync_points(),
+        resources=tuple(samples),
+        overhead=recorded.overhead(sampler_cpu=sampler_cpu),
+        timeline=timeline_of(recorded, zero=zero),
+    )
 
 
 def _with_decoders(facts: Facts, *, quick: bool) -> Facts:

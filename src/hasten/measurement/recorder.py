@@ -45,7 +45,8 @@ class Recorded:
     def __init__(self, raw: Raw, stages: Sequence[Raw], *, exit_code: int | None = None) -> None:
         self.raw = raw
         self.exit_code = exit_code  # of the script; None: hasten ended it
-        self.stages = stages
+        self.stages = [line for line in stages if not line.get("ticket")]
+        self.tickets = [line for line in stages if line.get("ticket")]  # of hasten's own loader: lanes, no costs
         self.spans = [Span(kind=k, start=s, end=e, detail=d) for k, s, e, d in raw["spans"]]
         workers = {n for n, facts in enumerate(raw["loaders"]) if facts.get("num_workers")}
         self.steps = fold(self.spans, raw["bounds"], with_workers=frozenset(workers))

@@ -7,7 +7,7 @@ Seconds, bytes and ratios are floats or ints throughout; only `reports.format` t
 """
 
 from hasten.records.codec import RECORD_VERSION, Record, encode, from_json, to_json
-from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Diagnosis, Finding, WhatIf
+from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Comparison, Diagnosis, Finding, WhatIf
 from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
@@ -28,17 +28,20 @@ from hasten.records.run import (
     SyncPoint,
     Where,
 )
-from hasten.records.tuning import Check, Edit, Proof, Settings, Skipped, Trial, Tuning, Value
+from hasten.records.timeline import Bar, Timeline
+from hasten.records.tuning import Check, Edit, Heat, Proof, Settings, Skipped, Trial, Tuning, Value
 
 __all__ = [
     "PHASES",
     "RARE",
     "RECORD_VERSION",
+    "Bar",
     "Breakdown",
     "CacheNeed",
     "Ceiling",
     "Check",
     "CheckLine",
+    "Comparison",
     "CopyFacts",
     "Device",
     "DeviceSample",
@@ -48,6 +51,7 @@ __all__ = [
     "Facts",
     "FileRead",
     "Finding",
+    "Heat",
     "HotLine",
     "Interval",
     "Intervention",
@@ -65,6 +69,7 @@ __all__ = [
     "Stage",
     "Step",
     "SyncPoint",
+    "Timeline",
     "Trial",
     "Tuning",
     "Value",

@@ -71,6 +71,17 @@ class Diagnosis(Record, frozen=True):
     cache: CacheNeed | None = None
 
 
+class Comparison(Record, frozen=True):
+    """The step times of one script's runs, before and after."""
+
+    ratio: Interval  # new / old step time; above 1 is slower
+    verdict: str  # "slower" (beyond what is allowed) "no slower" "unclear"
+    max_slowdown: float  # that is allowed: 0.05 for 5 %
+    old_seconds: tuple[float, ...]  # mean step of each run, or of each stretch where there is one run a side
+    new_seconds: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+
 class CheckLine(Record, frozen=True):
     """One line of `hasten check`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hasten.records.codec import Record
 from hasten.records.machine import Machine, ResourceSample
+from hasten.records.timeline import Timeline
 
 # The phases of a step on the host, in the order in which a step meets them. A phase is exclusive: time in a
 # nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
@@ -243,4 +244,5 @@ class Run(Record, frozen=True):
     interventions: tuple[Intervention, ...] = ()
     file_read: FileRead | None = None
     overhead: Overhead | None = None
+    timeline: Timeline | None = None
     notes: tuple[str, ...] = ()

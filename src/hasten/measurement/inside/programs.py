@@ -93,6 +93,13 @@ def _enough(history: History, *, num_steps: int | None, seconds: float, steady: 
     return (interval.high - interval.low) / 2 <= steady * interval.value or history.measuring >= 0.5 * seconds
 
 
+def endless() -> Program:
+    """Plain and marked segments for as long as steps are made."""
+    while True:
+        for label in (PLAIN, MARKED, MARKED, PLAIN):
+            yield Segment(label=label, full=label == MARKED, min_seconds=0.4)
+
+
 def plain(history: History, *, seconds: float) -> Program:
     """Only the time of record, in eight segments; in four at least where steps are so slow that these fill the time."""
     for done in range(8):

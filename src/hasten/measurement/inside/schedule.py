@@ -16,6 +16,7 @@ from hasten.measurement.inside.programs import (
     Program,
     Segment,
     alternate,
+    endless,
     first_steps,
     in_turns,
     measure,
@@ -47,6 +48,8 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
             seconds=seconds,
             last=count,  # type: ignore[arg-type]
         )
+    if spec["mode"] == "here":
+        return endless()
     if spec["mode"] == "hold":
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
         full = bool(spec["full"])

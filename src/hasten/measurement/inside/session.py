@@ -72,6 +72,7 @@ class Session:
         self.quality: Quality | None = None  # watched where two ways to train are compared
         self.profiler_seen = False
         self.launcher: int | None = None  # hasten's own process
+        self.leave: Callable[[], object] = lambda: leave(self.launcher)  # once the window is full
         self._device = DeviceWatch(marks)
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
@@ -246,7 +247,7 @@ class Session:
             warn(f"the record cannot be written ({error!r})")
         self._status.reach("done", self._counts())
         if ended_by == "hasten":
-            leave(self.launcher)
+            self.leave()
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""

@@ -1,0 +1,103 @@
+"""A few steps become lanes: whose each instant was, in the training thread and in the workers."""
+
+import itertools
+
+import pytest
+
+from hasten.measurement.recorder import Recorded
+from hasten.measurement.timeline import NUM_STEPS, timeline_of
+
+STEP = 1.0
+
+
+def raw(num_steps=12, *, label="marked", workers=2):
+    """Steps of 0.3 s waiting, 0.2 s forward, 0.3 s backward with 0.1 s of sync in it, 0.1 s optimizer, 0.1 s of the script."""
+    spans, bounds = [], [(0.0, "turn", False), (STEP, "warm-up", False)]
+    for n in range(1, num_steps + 1):
+        at = n * STEP
+        spans += [
+            ["next", at, at + 0.3, [0, 16, None]],
+            ["forward", at + 0.3, at + 0.5, [7, 3, 16, 0]],
+            ["sync", at + 0.6, at + 0.7, [0, ".item()"]],
+            ["backward", at + 0.5, at + 0.8, None],
+            ["optimizer", at + 0.8, at + 0.9, 1],
+        ]
+        bounds.append((at + STEP, label, True))
+    return {
+        "pid": 1,
+        "spans": spans,
+        "bounds": bounds,
+        "loaders": [{"num_workers": workers}],
+        "lines": [],
+        "device_spans": [],
+    }
+
+
+def batch(pid, start, end, stages):
+    told = [[name, "", 1, seconds, seconds, 0] for name, seconds in stages.items()]
+    return {"pid": pid, "loader": 0, "start": start, "end": end, "stages": told}
+
+
+def lane(timeline, name):
+    return [
+        (bar.kind, pytest.approx(bar.start), pytest.approx(bar.seconds)) for bar in timeline.bars if bar.lane == name
+    ]
+
+
+def test_every_instant_of_the_training_thread_is_the_innermost_spans():
+    timeline = timeline_of(Recorded(raw(), []), zero=0.5)
+    assert len(timeline.step_ends) == NUM_STEPS and timeline.seconds == pytest.approx(NUM_STEPS * STEP)
+    first = [bar for bar in timeline.bars if bar.start < STEP - 1e-9]
+    assert [bar.kind for bar in first] == ["data_wait", "forward", "backward", "sync", "backward", "optimizer"]
+    assert sum(bar.seconds for bar in first) == pytest.approx(0.9), "the rest is the script's own"
+    assert all(a.start + a.seconds <= b.start + 1e-9 for a, b in itertools.pairwise(first))
+
+
+def test_a_lanes_seconds_are_the_steps_phases():
+    recorded = Recorded(raw(), [])
+    timeline = timeline_of(recorded, zero=0.0)
+    for phase in ("data_wait", "forward", "backward", "sync", "optimizer"):
+        drawn = sum(bar.seconds for bar in timeline.bars if bar.kind == phase)
+        assert drawn == pytest.approx(NUM_STEPS * recorded.marked[0].phases[phase])
+
+
+def test_workers_have_lanes_in_which_stages_follow_each_other():
+    lines = [
+        batch(11, 3.0, 4.0, {"decode": 0.6, "read": 0.2, "collate": 0.2}),
+        batch(12, 3.5, 4.5, {"getitem": 0.5}),
+        batch(1, 3.0, 4.0, {"getitem": 1.0}),  # made in the training process: its lane has it as data wait
+    ]
+    timeline = timeline_of(Recorded(raw(), lines), zero=0.0)
+    begin = timeline.start
+    read, decode, collate = [bar for bar in timeline.bars if bar.lane == "worker 1"]
+    assert (read.kind, decode.kind, collate.kind) == ("read", "decode", "collate")
+    assert read.start == pytest.approx(3.0 - begin) and decode.start == pytest.approx(3.2 - begin)
+    (whole,) = [bar for bar in timeline.bars if bar.lane == "worker 2"]
+    assert whole.seconds == pytest.approx(1.0), "what is between stages is drawn with them"
+    assert {bar.lane for bar in timeline.bars} == {"main", "worker 1", "worker 2"}
+
+
+def test_tickets_of_our_own_loader_have_lanes_and_count_as_no_batch():
+    told = {**batch(11, 3.0, 3.2, {"complete": 0.05, "prepare": 0.15}), "loader": None, "ticket": True}
+    recorded = Recorded(raw(), [told])
+    assert recorded.stages == []
+    bars = [bar for bar in timeline_of(recorded, zero=0.0).bars if bar.lane == "worker 1"]
+    assert [bar.kind for bar in bars] == ["prepare", "complete"]
+
+
+def test_the_device_does_one_thing_after_the_other():
+    told = raw()
+    told["device_spans"] = [["forward", 3.3, 0.4], ["backward", 3.5, 0.3]]
+    bars = [bar for bar in timeline_of(Recorded(told, []), zero=0.0).bars if bar.lane == "device"]
+    assert bars[1].start == pytest.approx(bars[0].start + 0.4)
+
+
+def test_steps_with_something_out_of_the_ordinary_are_not_the_example():
+    told = raw(12)
+    told["spans"].append(["checkpoint", 3.9, 3.99, None])
+    timeline = timeline_of(Recorded(told, []), zero=0.0)
+    assert timeline.start >= 4.0 - 1e-9 and "checkpoint" not in {bar.kind for bar in timeline.bars}
+
+
+def test_without_marked_steps_there_is_no_timeline():
+    assert timeline_of(Recorded(raw(label="plain"), []), zero=0.0) is None
