@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from hasten import __version__
-from hasten.cli.measuring import add_check, add_diagnose, add_report
+from hasten.cli.measuring import add_check, add_diagnose
+from hasten.cli.results import add_compare, add_report
 from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_run, add_tune
 from hasten.errors import HastenError, ScriptError
@@ -49,6 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hasten {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for add in (add_check, add_diagnose, add_tune, add_run, add_report, add_speedtest):
+    for add in (add_check, add_diagnose, add_tune, add_run, add_report, add_compare, add_speedtest):
         add(verbs)
     return parser

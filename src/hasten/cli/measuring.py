@@ -1,4 +1,4 @@
-"""check, diagnose and report: the verbs that measure and change nothing."""
+"""check and diagnose: the verbs that measure and change nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hasten.cli.parts import (
     console,
     print_json,
 )
-from hasten.errors import RecordError
 from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
@@ -92,41 +91,3 @@ def _diagnose(wanted: argparse.Namespace) -> int:
     else:
         print_diagnosis(run, diagnosis, console=console(), record=str(folder / "run.json"))
     return 0
-
-
-# ----------------------------------------------------------------------------------------------------- report
-
-
-def add_report(verbs: Verbs) -> None:
-    """`hasten report`."""
-    verb = add_verb(verbs, "report", "Show an earlier run again, without running anything.", _report)
-    verb.add_argument("saved", nargs="?", metavar="RUN", help="a run's id, folder or run.json (default: the last)")
-
-
-def _report(wanted: argparse.Namespace) -> int:
-    from hasten.diagnosis.diagnose import diagnose
-    from hasten.records import Run, from_json
-    from hasten.reports.text import print_diagnosis
-
-    path = _find_run(wanted.saved)
-    run = from_json(Run, path.read_bytes(), source=str(path))
-    if not run.steps:
-        raise RecordError(f"{path} holds no steps; measure again")
-    diagnosis = diagnose(run)
-    if wanted.json:
-        print_json({"run": run, "diagnosis": diagnosis})
-    else:
-        print_diagnosis(run, diagnosis, console=console(), record=str(path))
-    return 0
-
-
-def _find_run(saved: str | None) -> Path:
-    if saved is None:
-        runs = sorted((RESULTS / "runs").glob("*/run.json"))
-        if not runs:
-            raise RecordError("no run is kept here; `hasten diagnose SCRIPT` makes one")
-        return runs[-1]
-    for path in (Path(saved), Path(saved) / "run.json", RESULTS / "runs" / saved / "run.json"):
-        if path.is_file():
-            return path
-    raise RecordError(f"no such run: {saved}; `ls {RESULTS / 'runs'}` shows those kept here")

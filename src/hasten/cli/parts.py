@@ -60,6 +60,18 @@ def above_0(text: str) -> float:
     return number
 
 
+def percent(text: str) -> float:
+    """A share of one, of a text as "5%" or "0.05", for argparse."""
+    number = text.removesuffix("%").strip()
+    try:
+        share = float(number) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share < 100.0:
+        raise argparse.ArgumentTypeError(f'{text!r} is no share; write "5%" or "0.05"')
+    return share
+
+
 def time_span(text: str) -> float:
     """Seconds of a text as "90s", "10m" or "1h", for argparse."""
     found = re.fullmatch(r"([\d.]+)\s*([a-z]*)", text)

@@ -1,9 +1,11 @@
-"""speedtest: all of it on a bundled workload."""
+"""speedtest: all of it on bundled workloads."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
     from hasten.cli.parts import Verbs
     from hasten.records import Run, Tuning
     from hasten.reports.progress import ProgressLine
+    from hasten.tuning.metric import Metric
+    from hasten.workloads.catalog import Workload
 
-BUDGET = 1200.0  # seconds; a machine without a GPU takes most of them
+EVERY = "all"
+BUDGET, BUDGET_OF_EACH = 1200.0, 420.0  # seconds; a machine without a GPU takes most of them
 
 
 def add_speedtest(verbs: Verbs) -> None:
@@ -24,42 +29,46 @@ def add_speedtest(verbs: Verbs) -> None:
     says = "Diagnose a bundled training script, tune it, and say what that gains; on images it makes itself."
     verb = add_verb(verbs, "speedtest", says, _speedtest)
     add_measuring(verb, seconds=20.0)
-    verb.add_argument("workload", nargs="?", default="xray", help="which one (xray)")
+    verb.add_argument("workload", nargs="?", default="xray", help="which one (xray), or `all` of them")
     verb.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
     verb.add_argument("--images", type=positive, metavar="N", help="how many images an epoch takes")
-    verb.add_argument("--budget", type=time_span, default=BUDGET, metavar="TIME", help="for everything (20m)")
+    verb.add_argument("--budget", type=time_span, metavar="TIME", help="for each (20m; of `all`, 7m)")
     verb.add_argument("--no-tune", action="store_true", help="the diagnosis alone, in two minutes")
     verb.add_argument("--list", action="store_true", help="name the bundled workloads")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Tested:
+    """One workload, measured and perhaps tuned."""
+
+    workload: Workload
+    run: Run
+    folder: Path  # of the run
+    num_images: int
+    num_labels: int
+    tuning: Tuning | None
+
+
 def _speedtest(wanted: argparse.Namespace) -> int:
-    from hasten.diagnosis.diagnose import diagnose
     from hasten.reports.progress import progress
-    from hasten.reports.text import print_speedtest
-    from hasten.reports.tuning import print_tuning
+    from hasten.reports.speedtest import print_before_and_after
 
     if wanted.list:
         _list_workloads()
         return 0
-    with progress(console(stderr=True), quiet=wanted.json) as bar:
-        data, num_images, num_labels = _prepare(wanted, bar)
-        words = _words(wanted, data, num_images)
-        tuning = None
-        if wanted.quick or wanted.no_tune:
-            run, folder = _measured(wanted, words, bar)
-        else:
-            tuning = _tuned(wanted, words, bar)
-            run, folder = _first_run(tuning)
-    diagnosis = diagnose(run)
+    workloads = _chosen(wanted)
+    tested: list[_Tested] = []
+    for workload in workloads:
+        with progress(console(stderr=True), quiet=wanted.json) as bar:
+            tested.append(_tested(wanted, workload, bar))
+        if not wanted.json:
+            _print(tested[-1])
     if wanted.json:
-        found = {"run": run, "diagnosis": diagnosis, "num_images": num_images, "num_labels": num_labels}
-        print_json({**found, "tuning": tuning})
-        return 0
-    record = str(folder / "run.json")
-    print_speedtest(run, diagnosis, num_images=num_images, num_labels=num_labels, console=console(), record=record)
-    if tuning is not None:
-        print()
-        print_tuning(tuning, console=console(), record=str(RESULTS / "tunings" / tuning.id / "tuning.json"))
+        _print_json(tested, one=wanted.workload != EVERY)
+    elif len(tested) > 1:
+        print_before_and_after(
+            [(t.workload.name, t.tuning) for t in tested if t.tuning is not None], console=console()
+        )
     return 0
 
 
@@ -70,28 +79,55 @@ def _list_workloads() -> None:
         print(f"{workload.name:10s} {workload.title}")
 
 
-def _prepare(wanted: argparse.Namespace, bar: ProgressLine) -> tuple[Path, int, int]:
+def _chosen(wanted: argparse.Namespace) -> list[Workload]:
+    from hasten.workloads.catalog import WORKLOADS
+
+    if wanted.workload == EVERY:
+        if wanted.data is not None:
+            raise CommandError("--data is for one workload; name it, for they take images of different kinds")
+        return list(WORKLOADS.values())
+    if wanted.workload not in WORKLOADS:
+        raise CommandError(f"no such workload: {wanted.workload}; there is {', '.join(WORKLOADS)}, or {EVERY}")
+    return [WORKLOADS[wanted.workload]]
+
+
+def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressLine) -> _Tested:
+    data, num_images, num_labels = _prepare(wanted, workload, bar)
+    words = [str(workload.script), *workload.arguments(data, num_images=num_images)]
+    tuning = None
+    if wanted.quick or wanted.no_tune:
+        run, folder = _measured(wanted, words, bar)
+    else:
+        tuning = _tuned(wanted, workload, words, _metric(workload, data, num_images), bar)
+        run, folder = _first_run(tuning)
+    return _Tested(
+        workload=workload, run=run, folder=folder, num_images=num_images, num_labels=num_labels, tuning=tuning
+    )
+
+
+def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressLine) -> tuple[Path, int, int]:
     """The data folder, its images (as many as an epoch takes) and its labels."""
     from hasten.measurement.system.machine import read_machine
-    from hasten.workloads.catalog import WORKLOADS, describe_data
+    from hasten.workloads.catalog import describe_data
 
-    workload = WORKLOADS.get(wanted.workload)
-    if workload is None:
-        raise CommandError(f"no such workload: {wanted.workload}; there is {', '.join(WORKLOADS)}")
     on_gpu = bool(read_machine().devices)
     number = wanted.images or (workload.num_images_on_gpu if on_gpu else workload.num_images)
     if wanted.data is not None:
-        found, num_labels = describe_data(wanted.data, num_images=number)
+        found, num_labels = describe_data(workload, wanted.data, num_images=number)
         return wanted.data, min(found, number), num_labels
-    data = workload.prepare(num_images=number, on_progress=lambda d, n: bar.update("making films", d, n))
-    return data, number, describe_data(data, num_images=number)[1]
+    data = workload.prepare(num_images=number, on_progress=lambda d, n: bar.update("making images", d, n))
+    return data, number, describe_data(workload, data, num_images=number)[1]
 
 
-def _words(wanted: argparse.Namespace, data: Path, num_images: int) -> list[str]:
-    from hasten.workloads.catalog import WORKLOADS
+def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
+    from hasten.measurement.launch import command_words
+    from hasten.tuning.metric import Metric
 
-    workload = WORKLOADS[wanted.workload]
-    return [str(workload.script), *workload.arguments(data, num_images=num_images)]
+    if not workload.metric or workload.num_epochs is None:
+        return None
+    whole = workload.arguments(data, num_images=num_images, num_epochs=workload.num_epochs)
+    command = command_words([str(workload.script), *whole], module=False)
+    return Metric(re.compile(workload.metric), target=workload.target, command=command)
 
 
 def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressLine) -> tuple[Run, Path]:
@@ -109,10 +145,20 @@ def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressLine) -
         return measure(words, wanted=settings, root=RESULTS, on_progress=bar.update)
 
 
-def _tuned(wanted: argparse.Namespace, words: list[str], bar: ProgressLine) -> Tuning:
+def _tuned(
+    wanted: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressLine
+) -> Tuning:
     from hasten.tuning.tune import Budget, tune
 
-    budget = Budget(seconds=wanted.budget, patience=wanted.wait, diagnose_seconds=wanted.seconds)
+    each = BUDGET_OF_EACH if wanted.workload == EVERY else BUDGET
+    budget = Budget(
+        seconds=wanted.budget or each,
+        patience=wanted.wait,
+        diagnose_seconds=wanted.seconds,
+        metric=metric,
+        recipes=workload.target is not None,
+        num_epochs=workload.num_epochs,
+    )
     return tune(words, budget=budget, root=RESULTS, on_progress=bar.update)
 
 
@@ -121,3 +167,40 @@ def _first_run(tuning: Tuning) -> tuple[Run, Path]:
 
     folder = RESULTS / "runs" / tuning.runs[0]
     return from_json(Run, (folder / "run.json").read_bytes(), source=str(folder)), folder
+
+
+def _print(tested: _Tested) -> None:
+    from hasten.diagnosis.diagnose import diagnose
+    from hasten.reports.text import print_speedtest
+    from hasten.reports.tuning import print_tuning
+
+    print_speedtest(
+        tested.run,
+        diagnose(tested.run),
+        num_images=tested.num_images,
+        num_labels=tested.num_labels,
+        console=console(),
+        record=str(tested.folder / "run.json"),
+    )
+    if tested.tuning is not None:
+        print()
+        record = str(RESULTS / "tunings" / tested.tuning.id / "tuning.json")
+        print_tuning(tested.tuning, console=console(), record=record)
+    print()
+
+
+def _print_json(tested: list[_Tested], *, one: bool) -> None:
+    from hasten.diagnosis.diagnose import diagnose
+
+    found = [
+        {
+            "workload": t.workload.name,
+            "run": t.run,
+            "diagnosis": diagnose(t.run),
+            "num_images": t.num_images,
+            "num_labels": t.num_labels,
+            "tuning": t.tuning,
+        }
+        for t in tested
+    ]
+    print_json(found[0] if one else found)

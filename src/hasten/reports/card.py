@@ -62,7 +62,7 @@ def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, re
     add_use(sheet, run)
     add_machine(sheet, run)
     if record:
-        sheet.paragraph(record, label="Record")
+        sheet.paragraph(f"{record} (as a page: hasten report --html FILE)", label="Record")
 
 
 def _gap(sheet: Sheet, *, wanted: bool) -> None:

@@ -53,7 +53,7 @@ def add_use(sheet: Sheet, run: Run) -> None:
 
 def add_machine(sheet: Sheet, run: Run) -> None:
     """Put the machine on the sheet, in one line where it fits."""
-    sheet.paragraph(", ".join(_machine(run)), label="Machine")
+    sheet.paragraph(", ".join(machine_words(run)), label="Machine")
 
 
 def device_name(run: Run) -> str:
@@ -91,7 +91,8 @@ def _during_steps(run: Run) -> list[ResourceSample]:
     return [sample for sample in run.resources if start <= sample.at <= end]
 
 
-def _machine(run: Run) -> list[str]:
+def machine_words(run: Run) -> list[str]:
+    """The machine in a few words each: its CPU, cores, memory, devices, load and torch."""
     machine = run.machine
     cores = format.amount(machine.num_cores)
     if machine.num_cores != machine.num_cores_present:

@@ -24,6 +24,7 @@ def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: st
     sheet.gap()
     _add_rates(sheet, tuning)
     _add_trials(sheet, tuning)
+    _add_heats(sheet, tuning)
     _add_proof(sheet, tuning)
     _add_edits(sheet, tuning)
     for number, note in enumerate(tuning.notes):
@@ -31,7 +32,7 @@ def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: st
     if plan:
         sheet.paragraph(plan, label="Plan")
     if record:
-        sheet.paragraph(record, label="Record")
+        sheet.paragraph(f"{record} (as a page: hasten report --html FILE)", label="Record")
     sheet.print()
 
 
@@ -44,6 +45,9 @@ def headline(tuning: Tuning) -> str:
     if proof is None:
         return f"Not proven: the search ended after {took}, before its plan was compared as a whole."
     speed = format.ratio_interval(proof.speedup)
+    if proof.sooner is not None:
+        sooner = format.ratio_interval(proof.sooner)
+        return f"Its target reached {sooner} as soon, in whole runs: {proof.verdict} ({proof.guarantee}), in {took}."
     if proof.verdict == "proven":
         return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
     unknown = next((check for check in proof.checks if check.state == "unknown" and check.what not in OPTIONAL), None)
@@ -89,6 +93,19 @@ def _told(trial: Trial, tuning: Tuning) -> str:
 
 def _shown(fix: str, value: Value) -> str:
     return fix if value is True else f"{fix} = {value}"
+
+
+def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
+    """Whole runs under recipes: when each reached the target, and where it ended."""
+    for number, heat in enumerate(tuning.heats):
+        shown = ", ".join(_shown(name, value) for name, value in heat.settings.items()) or "the recipe as it is"
+        if heat.metric is None:
+            told = f"failed; {heat.note}"
+        elif heat.reached is None:
+            told = f"never, {heat.metric:g} at the end"
+        else:
+            told = f"after {format.seconds(heat.reached)}, {heat.metric:g} at the end"
+        sheet.paragraph(shown, f": {told}", label="" if number else "Target")
 
 
 def _add_proof(sheet: Sheet, tuning: Tuning) -> None:

@@ -1,0 +1,51 @@
+"""Write what a page says of how each finding is known, from docs/bottlenecks.md.
+
+    python docs/make_known.py           write src/hasten/reports/page/assets/known.json
+    python docs/make_known.py --check   say whether it is up to date, and exit with 1 if not
+
+A wheel carries no docs, and a page opens offline: so the paragraphs go with the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "bottlenecks.md"
+KNOWN = ROOT / "src" / "hasten" / "reports" / "page" / "assets" / "known.json"
+MARK = "**How it is known.**"
+
+
+def known() -> str:
+    """JSON: the paragraph of each kind of finding, without markup."""
+    found: dict[str, str] = {}
+    for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
+        kind = section.partition("\n")[0].strip()
+        paragraph = next((line for line in section.splitlines() if line.startswith(MARK)), "")
+        found[kind] = plain(paragraph.removeprefix(MARK).strip())
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def plain(text: str) -> str:
+    """A paragraph without links, code marks and emphasis."""
+    text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"[`*]", "", text)
+
+
+def main() -> None:
+    """Write the file, or check it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    text = known()
+    if not parser.parse_args().check:
+        KNOWN.write_text(text, encoding="utf-8")
+    elif KNOWN.read_text(encoding="utf-8") != text:
+        sys.exit(f"{KNOWN.relative_to(ROOT)} is not what docs/bottlenecks.md says; run python docs/make_known.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Whether a script has become slower, on the terminal.
+
+In: a Comparison. Out: a few lines. Refuses to conclude.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from rich.console import Console
+
+from hasten.records import Comparison
+from hasten.reports import format
+from hasten.reports.sheet import Sheet
+
+_SAYS = {
+    "slower": "Slower than allowed",
+    "no slower": "No slower than allowed",
+    "unclear": "Not clear: slower than allowed or not, the interval holds both",
+}
+
+
+def print_comparison(found: Comparison, *, console: Console) -> None:
+    """Print the verdict, both step times and their ratio."""
+    sheet = Sheet(console)
+    allowed = format.share(found.max_slowdown)
+    sheet.headline(f"{_SAYS[found.verdict]} ({allowed}): a step takes {format.ratio_interval(found.ratio)} as long.")
+    sheet.gap()
+    rows = [
+        (name, format.seconds(statistics.fmean(seconds)), f"{len(seconds)} values")
+        for name, seconds in (("old", found.old_seconds), ("new", found.new_seconds))
+    ]
+    sheet.table(rows, align="lrl", label="Step")
+    for number, note in enumerate(found.notes):
+        sheet.paragraph(note, label="" if number else "Notes")
+    sheet.print()

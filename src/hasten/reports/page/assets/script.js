@@ -1,0 +1,42 @@
+// Every mark of a chart carries its sentence as aria-label: shown on hover, and reached by arrow keys.
+"use strict";
+const tip = document.getElementById("tip");
+let lit = null;
+
+function show(mark, x, y) {
+  hide();
+  lit = mark;
+  lit.classList.add("lit");
+  tip.textContent = mark.getAttribute("aria-label");
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = Math.max(4, Math.min(x + 12, innerWidth - box.width - 8)) + "px";
+  tip.style.top = (y + box.height + 24 > innerHeight ? y - box.height - 12 : y + 16) + "px";
+}
+
+function hide() {
+  if (lit) lit.classList.remove("lit");
+  lit = null;
+  tip.hidden = true;
+}
+
+for (const drawing of document.querySelectorAll(".drawing")) {
+  const marks = [...drawing.querySelectorAll("[role='graphics-symbol'][aria-label]")];
+  let at = -1;
+  drawing.addEventListener("mousemove", (event) => {
+    const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
+    if (mark) show(mark, event.clientX, event.clientY);
+    else hide();
+  });
+  drawing.addEventListener("mouseleave", hide);
+  drawing.addEventListener("blur", hide);
+  drawing.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape") hide();
+    if (!step || !marks.length) return;
+    event.preventDefault();
+    at = (at + step + marks.length) % marks.length;
+    const box = marks[at].getBoundingClientRect();
+    show(marks[at], box.left + box.width / 2, box.top + box.height / 2);
+  });
+}

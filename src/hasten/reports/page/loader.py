@@ -1,0 +1,118 @@
+"""Charts of the input: what a sample costs to make, and what keeping all of them would take.
+
+In: a Run and its Diagnosis. Out: charts. Refuses to conclude.
+"""
+
+from __future__ import annotations
+
+from hasten.records import Diagnosis, LoaderFacts, Run
+from hasten.reports import format
+from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
+
+MOST_STAGES = 14
+
+
+def busiest_loader(run: Run) -> LoaderFacts | None:
+    """The training loader whose work was measured and is the most."""
+    loaders = [x for x in run.facts.loaders if x.role == "train" and x.stages and x.num_measured_samples]
+    return max(loaders, key=lambda x: sum(stage.seconds for stage in x.stages), default=None)
+
+
+def cost_of_a_sample(run: Run) -> Chart | None:
+    """A bar a stage: seconds of a worker for each sample, and how much of them it computed."""
+    loader = busiest_loader(run)
+    if loader is None:
+        return None
+    number = loader.num_measured_samples
+    rows: list[dict[str, object]] = []
+    order: list[str] = []
+    for stage in sorted(loader.stages, key=lambda s: -s.seconds)[:MOST_STAGES]:
+        name = short(format.stage(stage.name, detail=stage.detail))
+        while name in order:
+            name += " "
+        order.append(name)
+        told = f"{format.stage(stage.name, detail=stage.detail)}: {format.seconds(stage.seconds / number)} a sample, "
+        told += f"{format.seconds(stage.cpu_seconds / number)} of them on a core"
+        busy = min(stage.cpu_seconds, stage.seconds)
+        rows.append({"stage": name, "what": "on a core", "ms": 1e3 * busy / number, "order": 0, "says": told})
+        waits = 1e3 * (stage.seconds - busy) / number
+        rows.append({"stage": name, "what": "waiting", "ms": waits, "order": 1, "says": told})
+
+    def spec(width: int) -> Spec:
+        return {
+            "width": width,
+            "height": 26 * len(order) + 70,
+            "data": {"values": rows},
+            "mark": {"type": "bar", "height": {"band": 0.7}},
+            "encoding": {
+                "y": {
+                    "field": "stage",
+                    "type": "nominal",
+                    "sort": order,
+                    "title": None,
+                    "axis": {"domain": False, "ticks": False, "labelLimit": 130 if width == NARROW else 240},
+                },
+                "x": {"field": "ms", "type": "quantitative", "title": "ms a sample"},
+                "color": {
+                    "field": "what",
+                    "type": "nominal",
+                    "title": None,
+                    "scale": {"domain": ["on a core", "waiting"], "range": ["var(--forward)", "var(--rest)"]},
+                    "legend": {"orient": "bottom"},
+                },
+                "order": {"field": "order", "type": "quantitative"},
+                "description": says(),
+            },
+        }
+
+    caption = (
+        f"{loader.name}: the work of {format.count(number, noun='sample')}, by library and transform, per sample."
+    )
+    return draw("stages", "What a sample costs to make", caption, spec)
+
+
+def memory_needed(run: Run, diagnosis: Diagnosis) -> Chart | None:
+    """A full cache beside the files it is made of and the memory there is."""
+    need = diagnosis.cache
+    if need is None or need.total_bytes <= 0:
+        return None
+    rows = [("a full cache", need.total_bytes), ("memory available", float(run.machine.memory_available_bytes))]
+    if need.k_factor:
+        rows.insert(0, ("the files", need.total_bytes / need.k_factor))
+    data = [{"what": what, "gib": size / 2**30, "says": f"{what}: {format.size(size)}"} for what, size in rows]
+    order = [what for what, _ in rows]
+
+    def spec(width: int) -> Spec:
+        return {
+            "width": width,
+            "height": 30 * len(data) + 40,
+            "data": {"values": data},
+            "mark": {"type": "bar", "height": {"band": 0.7}},
+            "encoding": {
+                "y": {
+                    "field": "what",
+                    "type": "nominal",
+                    "sort": order,
+                    "title": None,
+                    "axis": {"domain": False, "ticks": False},
+                },
+                "x": {"field": "gib", "type": "quantitative", "title": "GiB"},
+                "color": {
+                    "field": "what",
+                    "type": "nominal",
+                    "scale": {
+                        "domain": order,
+                        "range": ["var(--read)", "var(--forward)", "var(--rest)"][-len(order) :],
+                    },
+                    "legend": None,
+                },
+                "description": says(),
+            },
+        }
+
+    factor = f" {format.ratio(need.k_factor)} the files," if need.k_factor else ""
+    caption = (
+        f"Decoded samples of all {format.count(need.num_samples)} take{factor} {format.size(need.bytes_per_sample)} each; "
+        f"{format.share(need.fits_share)} of them fit into the memory that is available now."
+    )
+    return draw("memory", "Memory needed to keep every sample", caption, spec)

@@ -1,0 +1,219 @@
+"""The page: one HTML file that opens offline, in light and dark, on a phone and on paper.
+
+In: a Run with its Diagnosis, perhaps a search and the runs diagnosed in it. Out: HTML. Refuses to conclude: every sentence
+and figure stands in the records.
+
+Jinja2 fills the page, and escapes whatever comes from the user's machine; Vega-Lite draws the charts, at the time the page
+is written, so that it carries drawings and no drawing library (see docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from hasten.records import Diagnosis, Edit, Finding, Proof, Run, Trial, Tuning, encode
+from hasten.reports import format
+from hasten.reports.page.chart import Chart
+from hasten.reports.page.lanes import timeline
+from hasten.reports.page.loader import cost_of_a_sample, memory_needed
+from hasten.reports.page.machine import machine_over_time
+from hasten.reports.page.steps import course, distribution, where_it_goes
+from hasten.reports.page.trials import forest, losses
+from hasten.reports.surroundings import machine_words
+from hasten.reports.tuning import headline
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MOST_CARRIED = 900_000  # bytes of a record, packed, that a page carries with it: a page is to stay under 2 MB
+ROOM = "hasten.reports.page"
+CONTROLS = dict.fromkeys(n for n in range(32) if chr(n) not in "\n\t")  # of a terminal: no text has them
+SIGNS = {"+": "added", "-": "removed", "@": "place"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a page is made of."""
+
+    run: Run
+    diagnosis: Diagnosis
+    tuning: Tuning | None = None
+    after: Run | None = None  # the run under the plan, where it was diagnosed
+
+
+def page(told: Told) -> str:
+    """The page as text."""
+    run, diagnosis, tuning = told.run, told.diagnosis, told.tuning
+    template = _environment().get_template("page.html.jinja")
+    html = template.render(
+        title=" ".join(_legible(word) for word in run.command) or run.id,
+        verdict=diagnosis.verdict,
+        searched=headline(tuning) if tuning is not None else "",
+        tiles=_tiles(told),
+        charts={chart.name: chart for chart in _charts(told)},
+        findings=[_finding(number, finding, run) for number, finding in enumerate(diagnosis.findings, start=1)],
+        what_ifs=[
+            (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
+        ],
+        edits=[_edit(edit) for edit in tuning.edits] if tuning is not None else [],
+        trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
+        heats=_heats(tuning),
+        skipped=[(skipped.fix, skipped.reason) for skipped in tuning.skipped] if tuning is not None else [],
+        settings=tuning.settings if tuning is not None else {},
+        proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
+        facts=_facts(run),
+        notes=[*run.notes, *(tuning.notes if tuning is not None else ())],
+        record=_record(told),
+        made=time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
+        hasten=run.hasten,
+        style=_asset("colours.css") + _asset("style.css"),
+        script=_asset("script.js"),
+    )
+    return html.encode("utf-8", "backslashreplace").decode("utf-8").translate(CONTROLS)
+
+
+def essentials(told: Told) -> str:
+    """The page's first answers as a fragment, for a notebook."""
+    charts = {chart.name: chart for chart in _charts(told) if chart.name in ("step", "timeline")}
+    findings = [
+        _finding(number, finding, told.run) for number, finding in enumerate(told.diagnosis.findings, start=1)
+    ]
+    template = _environment().get_template("essentials.html.jinja")
+    colours = _asset("colours.css").replace(":root", ".hasten")
+    return template.render(
+        verdict=told.diagnosis.verdict, tiles=_tiles(told), charts=charts, findings=findings, colours=colours
+    )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader
+
+    return Environment(loader=FunctionLoader(_asset), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+def _asset(name: str) -> str:
+    return resources.files(ROOM).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
+
+
+def _charts(told: Told) -> Iterable[Chart]:
+    run, tuning = told.run, told.tuning
+    found = [
+        where_it_goes(run, told.diagnosis),
+        timeline(run.timeline, told.after.timeline if told.after is not None else None),
+        course(run),
+        distribution(run),
+        machine_over_time(run),
+        cost_of_a_sample(run),
+        memory_needed(run, told.diagnosis),
+        *([forest(tuning), losses(tuning)] if tuning is not None else []),
+    ]
+    return [chart for chart in found if chart is not None]
+
+
+def _tiles(told: Told) -> list[tuple[str, str, str]]:
+    """What it is, its figure, and what goes with it."""
+    breakdown, ceiling = told.diagnosis.breakdown, told.diagnosis.ceiling
+    spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
+    tiles = [("step time", format.seconds(breakdown.step_seconds), f"{spread} at 95 %" if spread else "")]
+    tiles.append(
+        ("throughput", format.rate(breakdown.samples_per_second), format.count(breakdown.num_steps, noun="step"))
+    )
+    if ceiling.free_batches is not None:
+        gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""
+        tiles.append(("with batches for free", format.seconds(ceiling.free_batches), gain))
+    proof = told.tuning.proof if told.tuning is not None else None
+    if proof is not None and proof.baseline_rate is not None and proof.plan_rate is not None:
+        tiles.append(("before", format.rate(proof.baseline_rate), "the script as it is"))
+        tiles.append(("after", format.rate(proof.plan_rate), format.ratio_interval(proof.speedup)))
+    if proof is not None and proof.sooner is not None:
+        tiles.append(("its target reached", f"{format.ratio_interval(proof.sooner)}", "times as soon, in whole runs"))
+    return tiles
+
+
+def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
+    return {
+        "number": number,
+        "kind": finding.kind,
+        "title": finding.title,
+        "recoverable": format.seconds(finding.recoverable),
+        "known": f"confirmed by {finding.confirmed_by}" if finding.confirmed_by else "estimated from this run alone",
+        "interval": format.bounds(finding.interval) if finding.interval is not None else "",
+        "because": finding.because,
+        "where": _legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
+        "source": _legible(finding.where.source) if finding.where is not None else "",
+        "remedy": finding.remedy,
+        "how": json.loads(_asset("known.json")).get(finding.kind, ""),
+    }
+
+
+def _edit(edit: Edit) -> dict[str, object]:
+    lines = [(SIGNS.get(line[:1], ""), _legible(line)) for line in edit.diff.splitlines()]
+    where = _legible(f"{edit.file}:{edit.line}")
+    return {"where": where, "because": edit.because, "gain": format.seconds(edit.recoverable), "lines": lines}
+
+
+def _trial(trial: Trial, tuning: Tuning | None) -> dict[str, str]:
+    kept = tuning is not None and trial.verdict == "faster" and trial.fix in tuning.settings
+    return {
+        "fix": trial.fix if trial.value is True else f"{trial.fix} = {trial.value}",
+        "speedup": format.ratio_interval(trial.speedup, unknown=""),
+        "verdict": "kept" if kept else "not kept" if trial.verdict == "faster" else trial.verdict,
+        "pairs": str(len(trial.baseline_seconds) or ""),
+        "promised": format.seconds(trial.predicted, unknown=""),
+        "took": format.seconds(trial.seconds, rough=True),
+        "note": trial.note,
+    }
+
+
+def _heats(tuning: Tuning | None) -> list[tuple[str, str, str]]:
+    """A recipe, when it reached the target, and its metric at the end."""
+    found: list[tuple[str, str, str]] = []
+    for heat in tuning.heats if tuning is not None else ():
+        name = ", ".join(f"{name} = {value}" for name, value in heat.settings.items()) or "as it is"
+        reached = format.seconds(heat.reached, unknown="never")
+        found.append(
+            (name, reached if not heat.note else heat.note, "" if heat.metric is None else f"{heat.metric:g}")
+        )
+    return found
+
+
+def _proof(proof: Proof) -> dict[str, object]:
+    return {
+        "verdict": proof.verdict,
+        "guarantee": proof.guarantee,
+        "speedup": format.ratio_interval(proof.speedup),
+        "checks": [(check.what, check.state, check.text) for check in proof.checks],
+        "broken_by": proof.broken_by,
+    }
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """The machine and what was measured."""
+    facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(_legible, run.command)))]
+    facts += [("Folder", _legible(run.directory)), ("Steps", format.count(len(run.steps)))]
+    if run.overhead is not None:
+        taken = run.overhead.marks_per_step * run.overhead.seconds_per_mark
+        facts.append(("Measuring cost", f"{format.seconds(taken)} a marked step, by the count"))
+    return facts
+
+
+def _record(told: Told) -> dict[str, str]:
+    """The record to download, packed; or nothing, where it is too large for a page."""
+    values: dict[str, object] = {"run": told.run, "diagnosis": told.diagnosis, "tuning": told.tuning}
+    packed = gzip.compress(encode(values), compresslevel=6, mtime=0)
+    if len(packed) > MOST_CARRIED:
+        return {"name": "", "data": ""}
+    return {"name": f"hasten-{told.run.id}.json.gz", "data": base64.b64encode(packed).decode("ascii")}
+
+
+def _legible(text: str) -> str:
+    """A text without what controls a terminal or a page; a file's name may hold bytes that are no text."""
+    shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(c if c.isprintable() else " " for c in shown)

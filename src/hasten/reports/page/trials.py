@@ -1,0 +1,164 @@
+"""Charts of a search: each trial's speedup with its interval, and the losses of both sides.
+
+In: a Tuning. Out: charts. Refuses to conclude.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hasten.records import Trial, Tuning
+from hasten.reports import format
+from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
+
+WIDEST = 20.0  # times: an interval beyond is drawn to here
+
+
+def forest(tuning: Tuning) -> Chart | None:
+    """A row a trial: the ratio of both sides' step times, and its 95 % interval; beneath them the whole plan."""
+    rows = [_row(f"{n + 1}. {_name(trial)}", trial, tuning) for n, trial in enumerate(tuning.trials) if _drawn(trial)]
+    proof = tuning.proof
+    if proof is not None and proof.speedup is not None and math.isfinite(proof.speedup.value):
+        told = f"the whole plan: {format.ratio_interval(proof.speedup)}, {proof.verdict}"
+        low, high = _within(proof.speedup.low), _within(proof.speedup.high)
+        value = _within(proof.speedup.value)
+        rows.append(
+            {
+                "row": "the whole plan",
+                "value": value,
+                "low": low,
+                "high": high,
+                "state": "the whole plan",
+                "says": told,
+            }
+        )
+    if not rows:
+        return None
+    order = [row["row"] for row in rows]
+    states = [state for state in ("kept", "dropped", "the whole plan") if any(r["state"] == state for r in rows)]
+    colour = {"kept": "var(--good)", "dropped": "var(--rest)", "the whole plan": "var(--ink)"}
+    least = min(0.8, *(float(str(row["low"])) for row in rows))
+    most = max(1.25, *(float(str(row["high"])) for row in rows))
+
+    def spec(width: int) -> Spec:
+        x = {
+            "type": "quantitative",
+            "title": "times as fast",
+            "scale": {"type": "log", "domain": [least, most], "nice": False},
+            "axis": {"values": [v for v in (0.25, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20) if least <= v <= most]},
+        }
+        y = {
+            "field": "row",
+            "type": "nominal",
+            "sort": order,
+            "title": None,
+            "axis": {"labelLimit": 130 if width == NARROW else 260},
+        }
+        color = {
+            "field": "state",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": states, "range": [colour[state] for state in states]},
+            "legend": {"orient": "bottom"},
+        }
+        return {
+            "width": width,
+            "height": 26 * len(rows) + 70,
+            "data": {"values": rows},
+            "layer": [
+                {
+                    "data": {"values": [{"one": 1}]},
+                    "mark": {"type": "rule", "color": "var(--ink)", "strokeDash": [2, 3], "aria": False},
+                    "encoding": {"x": {"field": "one", **x}},
+                },
+                {
+                    "mark": {"type": "rule", "strokeWidth": 3},
+                    "encoding": {
+                        "x": {"field": "low", **x},
+                        "x2": {"field": "high"},
+                        "y": y,
+                        "color": color,
+                        "description": says(),
+                    },
+                },
+                {
+                    "mark": {"type": "circle", "size": 70, "opacity": 1},
+                    "encoding": {"x": {"field": "value", **x}, "y": y, "color": color, "description": says()},
+                },
+            ],
+        }
+
+    caption = (
+        "Each fix against the settings it was tried on, both sides in fresh processes, in turn. Right of the dotted line is "
+        "faster; a fix is kept when its whole interval lies there."
+    )
+    return draw("trials", "What was tried", caption, spec)
+
+
+def _drawn(trial: Trial) -> bool:
+    return trial.speedup is not None and math.isfinite(trial.speedup.value) and trial.speedup.value > 0
+
+
+def _name(trial: Trial) -> str:
+    return short(trial.fix if trial.value is True else f"{trial.fix} = {trial.value}")
+
+
+def _row(name: str, trial: Trial, tuning: Tuning) -> dict[str, object]:
+    assert trial.speedup is not None
+    kept = trial.verdict == "faster" and trial.fix in tuning.settings
+    pairs = format.count(len(trial.baseline_seconds), noun="pair")
+    return {
+        "row": name,
+        "value": _within(trial.speedup.value),
+        "low": _within(trial.speedup.low),
+        "high": _within(trial.speedup.high),
+        "state": "kept" if kept else "dropped",
+        "says": f"{name}: {format.ratio_interval(trial.speedup)}, {trial.verdict}, {pairs}",
+    }
+
+
+def _within(ratio: float) -> float:
+    return min(WIDEST, max(1 / WIDEST, ratio))
+
+
+def losses(tuning: Tuning) -> Chart | None:
+    """The loss of each step, by the script and under the plan, from one seed."""
+    proof = tuning.proof
+    if proof is None:
+        return None
+    sides = (("the script", proof.baseline_losses), ("under the plan", proof.plan_losses))
+    rows = [
+        {"side": side, "step": step + 1, "loss": loss, "says": f"{side}, step {step + 1}: loss {loss:.4g}"}
+        for side, seen in sides
+        for step, loss in enumerate(seen)
+        if loss is not None and math.isfinite(loss)
+    ]
+    if not rows:
+        return None
+
+    def spec(width: int) -> Spec:
+        return {
+            "width": width,
+            "height": 240,
+            "data": {"values": rows},
+            "layer": [
+                {"mark": {"type": "line", "strokeWidth": 1.5, "aria": False}},
+                {"mark": {"type": "circle", "size": 16, "opacity": 1}, "encoding": {"description": says()}},
+            ],
+            "encoding": {
+                "x": {"field": "step", "type": "quantitative", "title": "step"},
+                "y": {"field": "loss", "type": "quantitative", "title": "loss", "scale": {"zero": False}},
+                "color": {
+                    "field": "side",
+                    "type": "nominal",
+                    "title": None,
+                    "scale": {
+                        "domain": [side for side, _ in sides],
+                        "range": ["var(--data_wait)", "var(--forward)"],
+                    },
+                    "legend": {"orient": "bottom"},
+                },
+            },
+        }
+
+    return draw("losses", "Losses of both sides", "The first steps of training, from one seed on both sides.", spec)

@@ -1,0 +1,147 @@
+"""Records that a page is made of: a run with everything, and one search."""
+
+import runs
+
+from hasten.diagnosis.diagnose import diagnose
+from hasten.records import (
+    Bar,
+    Check,
+    Device,
+    DeviceSample,
+    Edit,
+    Heat,
+    Interval,
+    Proof,
+    Skipped,
+    Stage,
+    Timeline,
+    Trial,
+    Tuning,
+)
+from hasten.reports.page.page import Told
+
+STAGES = (
+    Stage(name="read", detail="file", num_calls=640, seconds=1.0, cpu_seconds=0.2, num_bytes=640 << 10),
+    Stage(name="decode", detail="Pillow JPEG", num_calls=640, seconds=6.0, cpu_seconds=5.9, num_bytes=640 << 20),
+    Stage(name="transform", detail="RandomResizedCrop", num_calls=640, seconds=2.0, cpu_seconds=2.0),
+    Stage(name="collate", num_calls=20, seconds=0.4, cpu_seconds=0.4),
+)
+
+
+def timeline(pace=1.0):
+    bars = []
+    for n in range(4):
+        at = n * 0.1 * pace
+        bars += [
+            Bar(lane="main", kind="data_wait", start=at, seconds=0.06 * pace),
+            Bar(lane="main", kind="forward", start=at + 0.06 * pace, seconds=0.02 * pace),
+            Bar(lane="main", kind="backward", start=at + 0.08 * pace, seconds=0.019 * pace),
+            Bar(lane="worker 1", kind="read", start=at, seconds=0.01),
+            Bar(lane="worker 1", kind="decode", start=at + 0.01, seconds=0.08 * pace),
+        ]
+    ends = tuple(0.1 * pace * (n + 1) for n in range(4))
+    return Timeline(start=11.0, seconds=0.4 * pace, step_ends=ends, bars=tuple(bars))
+
+
+def full_run(**changes):
+    """A run in which everything was seen."""
+    loaders = (
+        runs.loader(
+            stages=STAGES,
+            num_measured_batches=20,
+            num_measured_samples=640,
+            queue_ready=(0,) * 20,
+            decoded_bytes_per_sample=1e6,
+            file_bytes=400_000,
+        ),
+    )
+    waiting = {"data_wait": 0.06, **runs.COMPUTING}
+    given = {
+        "timeline": timeline(),
+        "loaders": loaders,
+        "steps": runs.steps(phases=waiting, rare={"checkpoint": (17, 0.4)}),
+    }
+    given["interventions"] = [runs.tried("replay", 0.5)]
+    return runs.run(**{**given, **changes})
+
+
+def on_a_gpu():
+    device = Device(index=0, name="NVIDIA L4", memory_bytes=24 << 30, compute_capability="8.9")
+    seen = DeviceSample(
+        utilisation=0.4,
+        memory_used_bytes=9 << 30,
+        temperature_celsius=61.0,
+        power_watts=70.0,
+        pcie_read_bytes_per_second=None,
+        pcie_write_bytes_per_second=None,
+    )
+    base = full_run(on=runs.machine(devices=(device,)), facts={"device": "cuda:0"})
+    import msgspec
+
+    samples = tuple(msgspec.structs.replace(sample, devices=(seen,)) for sample in base.resources)
+    return msgspec.structs.replace(base, resources=samples)
+
+
+def search(run):
+    """A search that kept one fix, dropped one, tried recipes and proved the rest."""
+    speedup = Interval(1.8, 1.6, 2.0)
+    return Tuning(
+        version=1,
+        hasten="0.1.0",
+        id="20260305-150000-78-tune",
+        command=run.command,
+        directory=run.directory,
+        started=run.started,
+        machine=run.machine,
+        state="done",
+        settings={"cache": "auto", "num_workers": 2},
+        trials=(
+            Trial(
+                fix="cache",
+                value="auto",
+                verdict="faster",
+                speedup=speedup,
+                baseline_seconds=(0.1,) * 4,
+                candidate_seconds=(0.055,) * 4,
+                predicted=0.05,
+                seconds=42.0,
+            ),
+            Trial(fix="bf16", value=True, verdict="slower", speedup=Interval(0.7, 0.6, 0.8), note="no units for it"),
+            Trial(fix="compile", value=True, verdict="failed", note="the script failed under it"),
+        ),
+        heats=(
+            Heat(settings={}, metric=0.61, reached=40.0),
+            Heat(settings={"adamw": 0.003, "onecycle": 400}, metric=0.66, reached=12.0),
+            Heat(settings={"onecycle": 400}, metric=0.4),
+        ),
+        skipped=(Skipped(fix="tf32", reason="it is of NVIDIA GPUs"),),
+        edits=(
+            Edit(
+                kind="sync_points",
+                file="/home/ada/train.py",
+                line=31,
+                diff="--- a/train.py\n+++ b/train.py\n@@ -31 +31 @@\n-total += loss.item()\n+total += loss.detach()\n",
+                because="Reading a tensor in each step: summed up as a tensor",
+                recoverable=0.004,
+            ),
+        ),
+        proof=Proof(
+            verdict="proven",
+            guarantee="identical",
+            speedup=speedup,
+            baseline_rate=320.0,
+            plan_rate=576.0,
+            baseline_losses=tuple(2.0 - 0.01 * n for n in range(40)),
+            plan_losses=tuple(2.0 - 0.011 * n for n in range(40)),
+            checks=(
+                Check(what="losses", state="passed", text="40 losses seen on both sides"),
+                Check(what="batches", state="unknown", text="drawn otherwise"),
+            ),
+        ),
+        seconds=300.0,
+        runs=(run.id,),
+    )
+
+
+def told_of(run, **more):
+    return Told(run=run, diagnosis=diagnose(run), **more)

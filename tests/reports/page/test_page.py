@@ -1,0 +1,169 @@
+"""The page says what the records say, carries nothing from outside, and survives whatever a record holds."""
+
+import base64
+import gzip
+import json
+import math
+import re
+import time
+
+import msgspec
+import pytest
+import runs
+from pages import full_run, on_a_gpu, search, timeline, told_of
+
+from hasten.records import Bar, Run, Step, Timeline, Where
+from hasten.reports.page.page import essentials, page
+
+CHARTS = ["step", "timeline", "trials", "losses", "course", "distribution", "stages", "machine"]
+
+
+def charts_of(html):
+    return re.findall(r'data-chart="(\w+)"', html)
+
+
+def labels(html, chart):
+    """What the marks of a chart, drawn wide, say."""
+    figure = (
+        html.partition(f'data-chart="{chart}"')[2].partition("</figure>")[0].partition('class="drawing narrow"')[0]
+    )
+    return [
+        text.replace("&quot;", '"').replace("&amp;", "&")
+        for text in re.findall(
+            r'aria-label="([^"]*)" role="graphics-symbol"|role="graphics-symbol"[^>]*aria-label="([^"]*)"', figure
+        )
+        for text in text
+        if text
+    ]
+
+
+def test_a_page_answers_every_question_in_order(told):
+    html = page(told)
+    found = charts_of(html)
+    assert [name for name in CHARTS if name in found] == CHARTS
+    assert found.index("step") < found.index("timeline") < found.index("trials") < found.index("machine")
+    assert len(html.encode()) < 2_000_000
+
+
+def test_a_page_asks_the_network_for_nothing(told):
+    html = page(told).replace("http://www.w3.org/", "")
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", html)
+    assert "http://" not in html and "https://" not in html and "@import" not in html
+
+
+def test_the_timelines_figures_are_the_records(told):
+    found = [text for text in labels(page(told), "timeline") if text.startswith(("main", "worker"))]
+    wanted = len(told.run.timeline.bars) + len(told.after.timeline.bars)
+    assert len(found) == wanted
+    assert found.count("main: data wait 60.0 ms, from 0 ms on") == 1
+    assert "worker 1: decode 80.0 ms, from 10.0 ms on" in found
+
+
+def test_the_steps_bar_says_each_phase(told):
+    found = labels(page(told), "step")
+    phases = {name: seconds for name, seconds in told.diagnosis.breakdown.phases.items() if seconds}
+    assert any(text.startswith("data wait: 60.0 ms") for text in found)
+    assert (
+        len([text for text in found if "of the step" in text]) >= len([s for s in phases.values() if s > 0.001]) - 1
+    )
+    assert any(text.startswith("with batches for free: ") for text in found)
+
+
+def test_trials_stand_in_the_forest_with_their_intervals(told):
+    found = labels(page(told), "trials")
+    assert any(text.startswith("1. cache = auto: 1.80x (1.60 to 2.00), faster, 4 pairs") for text in found)
+    assert any(text.startswith("the whole plan: 1.80x") for text in found)
+    assert not any("compile" in text for text in found), "a trial without a ratio has no place among ratios"
+
+
+def test_the_record_can_be_taken_from_the_page(told):
+    data = re.search(r'href="data:application/gzip;base64,([^"]+)"', page(told))
+    assert data is not None
+    record = json.loads(gzip.decompress(base64.b64decode(data[1])))
+    assert msgspec.convert(record["run"], Run) == told.run
+    assert record["tuning"]["id"] == told.tuning.id
+
+
+def test_a_slow_step_is_marked_with_its_cause(told):
+    found = labels(page(told), "course")
+    assert any("checkpoint took 400 ms longer than it does as a rule" in text for text in found)
+
+
+def test_a_device_has_its_own_panels():
+    run = on_a_gpu()
+    html = page(told_of(run))
+    for title in ("GPU busy", "GPU memory, GiB", "GPU power, W", "GPU temperature"):
+        assert title in html
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": runs.steps(phases={}, count=12)},
+        {"steps": runs.steps(count=1)},
+        {"resources": ()},
+        {"loaders": ()},
+        {"timeline": None},
+        {"timeline": Timeline(start=0.0, seconds=0.0, step_ends=(), bars=())},
+        {"overhead": None, "interventions": ()},
+    ],
+    ids=["no phases", "one step", "no samples", "no loaders", "no timeline", "an empty timeline", "nothing tried"],
+)
+def test_what_is_missing_is_left_out(changes):
+    html = page(told_of(full_run(**changes)))
+    assert "<h1>" in html and "nan" not in re.sub(
+        r"<style>.*?</style>|base64,[^\"]+", "", html.lower(), flags=re.DOTALL
+    ).replace("nano", "")
+
+
+def test_losses_that_are_not_finite_are_gaps():
+    run = full_run()
+    tuning = search(run)
+    proof = msgspec.structs.replace(tuning.proof, baseline_losses=(2.0, None, math.nan, 1.5), plan_losses=(None,) * 4)
+    html = page(told_of(run, tuning=msgspec.structs.replace(tuning, proof=proof)))
+    assert len([text for text in labels(html, "losses") if text.startswith(("the script", "under"))]) == 2
+
+
+HOSTILE = [
+    "/home/<script>alert(1)</script>/train.py",
+    "/home/\"quoted\" 'twice'/train.py",
+    "/home/" + "very_long_" * 30 + ".py",
+    "/home/\udcff\udcfe/caf\u00e9\x1b[31m.py",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_shown_and_do_nothing(name):
+    place = Where(file=name, line=3, function="<lambda>", source=f"open({name!r})")
+    bars = (Bar(lane="main", kind="</svg><script>alert(2)</script>", start=0.0, seconds=0.1), *timeline().bars)
+    run = full_run(
+        command=(name, "--x", name),
+        directory=name,
+        facts={"where": {"forward": place, "data_wait": place}},
+        timeline=msgspec.structs.replace(timeline(), bars=bars),
+    )
+    run = msgspec.structs.replace(
+        run,
+        facts=msgspec.structs.replace(
+            run.facts, loaders=(msgspec.structs.replace(run.facts.loaders[0], name=name, where=place),)
+        ),
+    )
+    html = page(told_of(run, tuning=search(run)))
+    html.encode("utf-8")
+    assert "<script>alert" not in html and "</svg><script" not in html and "\x1b" not in html
+
+
+def test_a_page_of_very_many_steps_is_small_and_soon_written():
+    seconds = [0.01 * (1 + 0.1 * ((n * 31) % 17) / 17) for n in range(100_000)]
+    steps = tuple(Step(index=n, start=0.011 * n, seconds=s, marked=n % 2 == 1) for n, s in enumerate(seconds))
+    run = full_run(steps=steps)
+    told = told_of(run)
+    began = time.process_time()
+    html = page(told)
+    assert len(html.encode()) < 2_000_000
+    assert time.process_time() - began < 60, "it does not look at each step many times"
+
+
+def test_a_notebook_gets_the_essentials(told):
+    shown = essentials(told)
+    assert "<svg" in shown and told.diagnosis.verdict in shown and ":root" not in shown

@@ -1,0 +1,109 @@
+"""report and compare: what is kept is found, shown in every form, and set side by side."""
+
+import json
+
+import msgspec
+import pytest
+from command import run, said
+from pages import full_run, search
+from runs import steps
+
+from hasten.records import Tuning, to_json
+
+
+def keep(folder, record):
+    """Save a record where hasten would."""
+    kind, name = ("tunings", "tuning.json") if isinstance(record, Tuning) else ("runs", "run.json")
+    path = folder / ".hasten" / kind / record.id / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(to_json(record))
+    return path
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A folder with one run and the search that it began."""
+    first = full_run()
+    keep(tmp_path, first)
+    keep(tmp_path, search(first))
+    return tmp_path
+
+
+def test_the_last_search_is_shown_with_its_run(kept):
+    answer = run("report", cwd=kept)
+    assert answer.returncode == 0, answer.stderr
+    assert "Trials" in answer.stdout and "cache = auto" in answer.stdout and "Findings" in answer.stdout
+
+
+def test_a_search_and_a_run_are_found_by_id_folder_and_file(kept):
+    tuning = "20260305-150000-78-tune"
+    for name in (tuning, f".hasten/tunings/{tuning}", f".hasten/tunings/{tuning}/tuning.json"):
+        assert "Trials" in run("report", name, cwd=kept).stdout
+    assert "Trials" not in run("report", "20260305-141502-77", cwd=kept).stdout
+
+
+def test_a_report_is_written_in_every_form(kept):
+    answer = run("report", "--html", "page.html", "--trace", "trace.json", "--csv", "steps.csv", cwd=kept)
+    assert answer.returncode == 0 and answer.stdout == "", answer.stderr
+    assert (kept / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    events = json.loads((kept / "trace.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    slices = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
+    assert len(slices) == 40 and slices[1]["ts"] > slices[0]["ts"] and "forward" in slices[1]["args"]
+    head, *rows = (kept / "steps.csv").read_text().splitlines()
+    assert head.startswith("step,start,seconds,marked") and len(rows) == 40
+    assert rows[0].endswith(","), "what was not measured is an empty cell"
+
+
+def test_a_page_that_cannot_be_written_is_said_in_one_line(kept):
+    answer = run("report", "--html", "nowhere/page.html", cwd=kept)
+    assert answer.returncode == 2 and "name another place with --html" in said(answer)
+
+
+def test_a_search_whose_run_is_gone_is_said_in_one_line(kept):
+    (kept / ".hasten" / "runs" / "20260305-141502-77" / "run.json").unlink()
+    answer = run("report", cwd=kept)
+    assert answer.returncode == 2 and "of a run that is gone" in said(answer)
+
+
+@pytest.mark.parametrize("text", [b"{", b"{}", b'{"version": 99}', b"\xff\xfe", b""])
+def test_a_torn_or_foreign_search_is_said_in_one_line(tmp_path, text):
+    path = tmp_path / "tuning.json"
+    path.write_bytes(text)
+    answer = run("report", "tuning.json", cwd=tmp_path)
+    assert answer.returncode == 2 and said(answer).count("\n") <= 1, answer.stderr
+
+
+def test_a_record_without_what_was_added_since_is_read(tmp_path):
+    old = json.loads(to_json(full_run()))
+    for name in ("timeline",):
+        old.pop(name)
+    tuning = json.loads(to_json(search(full_run())))
+    for name in ("heats",):
+        tuning.pop(name)
+    for name in ("sooner", "baseline_to_target", "plan_to_target", "baseline_losses", "plan_losses"):
+        tuning["proof"].pop(name, None)
+    keep(tmp_path, full_run()).write_text(json.dumps(old))
+    keep(tmp_path, search(full_run())).write_text(json.dumps(tuning))
+    answer = run("report", "--html", "page.html", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+
+
+def slower(seconds, name):
+    return msgspec.structs.replace(full_run(steps=steps(seconds=seconds)), id=name)
+
+
+def test_a_slow_down_ends_with_exit_code_1(tmp_path):
+    keep(tmp_path, slower(0.1, "old"))
+    keep(tmp_path, slower(0.13, "new"))
+    answer = run("compare", "old", "new", "--max-slowdown", "5%", cwd=tmp_path)
+    assert answer.returncode == 1 and "Slower than allowed (5 %)" in answer.stdout, answer.stderr
+    assert "one run a side" in " ".join(answer.stdout.split())
+    assert run("compare", "old", "new", "--max-slowdown", "50%", cwd=tmp_path).returncode == 0
+    told = json.loads(run("compare", "old,old", "new,new", "--json", cwd=tmp_path).stdout)
+    assert told["comparison"]["verdict"] == "slower" and not told["comparison"].get("notes")
+
+
+def test_a_run_that_is_not_there_and_a_senseless_share_are_refused(tmp_path):
+    assert run("compare", "a", "b", cwd=tmp_path).returncode == 2
+    assert 'write "5%"' in run("compare", "a", "b", "--max-slowdown", "much", cwd=tmp_path).stderr

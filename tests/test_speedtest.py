@@ -1,0 +1,60 @@
+"""hasten speedtest: which workloads there are, on which data, and what is printed of several."""
+
+import json
+
+import msgspec
+import pytest
+from command import left_in, run, running_in, said
+from pages import full_run, search
+from rich.console import Console
+
+from hasten.records import Interval
+from hasten.reports.speedtest import print_before_and_after
+from hasten.workloads.catalog import WORKLOADS
+from hasten.workloads.photographs import make_thumbnails
+
+
+def test_every_workload_is_listed(tmp_path):
+    lines = run("speedtest", "--list", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(WORKLOADS)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nothing"], "no such workload: nothing; there is xray, feed, superres, efficient, classify, or all"),
+        (["all", "--data", "."], "--data is for one workload"),
+        (["feed", "--data", "nowhere"], "nowhere: no such folder"),
+        (["superres", "--data", "."], "no image below it"),
+    ],
+)
+def test_what_cannot_be_tested_is_said_in_one_line(tmp_path, words, message):
+    answer = run("speedtest", *words, cwd=tmp_path)
+    assert answer.returncode == 2 and message in said(answer) and "Traceback" not in answer.stderr
+    assert left_in(tmp_path) == []
+
+
+def test_several_are_set_beside_each_other(capsys):
+    tuning = search(full_run())
+    sooner = msgspec.structs.replace(tuning.proof, sooner=Interval(3.1, 2.5, 3.9))
+    rows = [
+        ("xray", tuning),
+        ("efficient", msgspec.structs.replace(tuning, proof=sooner)),
+        ("feed", msgspec.structs.replace(tuning, settings={}, proof=None)),
+    ]
+    print_before_and_after(rows, console=Console(width=100, color_system=None))
+    text = capsys.readouterr().out
+    assert "320 samples/s" in text and "1.80x (1.60 to 2.00)" in text and "proven" in text
+    assert "3.1x (2.5 to 3.9) to the target" in text and "the plan is empty" in text
+
+
+@pytest.mark.slow
+def test_a_quick_test_on_images_of_ones_own_leaves_nothing_but_its_record(tmp_path):
+    data = make_thumbnails(tmp_path / "data", num_images=160)
+    answer = run("speedtest", "efficient", "--quick", "--seconds", "2", "--data", data, "--json", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)
+    assert told["workload"] == "efficient" and told["num_images"] == 160 and told["num_labels"] == 10
+    kinds = {finding["kind"] for finding in told["diagnosis"]["findings"]}
+    assert told["run"]["facts"]["anomaly_detection"] and told["tuning"] is None, kinds
+    assert left_in(tmp_path) == [".hasten", "data"] and running_in(tmp_path) == []
