@@ -26,7 +26,8 @@ lint: venv ## ruff (rules and format) and pyright (strict)
 json: venv ## write docs/json.md anew from the source of the records
 	$(BIN)/python docs/make_json_reference.py
 
-docs: venv ## build the pages into site/; a broken link is an error
+docs: venv ## draw the pictures from committed results, and build the pages into site/; a broken link is an error
+	$(BIN)/python docs/make_pictures.py
 	$(BIN)/mkdocs build --strict
 
 bench-overhead: venv ## what measuring costs: step times with and without hasten, in turn

@@ -20,6 +20,7 @@ RECORDS = ROOT / "src" / "hasten" / "records"
 PAGE = ROOT / "docs" / "json.md"
 FILES = (
     ("The run", "run.py"),
+    ("A few real steps", "timeline.py"),
     ("The machine", "machine.py"),
     ("What is concluded", "diagnosis.py"),
     ("What was tried", "tuning.py"),
@@ -34,8 +35,10 @@ Every verb has `--json`: one object on standard output, and nothing else there; 
 
 | verb | the object's keys |
 |---|---|
-| `hasten diagnose`, `hasten report` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
-| `hasten speedtest` | the same, and `num_images`, `num_labels`, `tuning`: a [Tuning](#tuning), `null` without one |
+| `hasten diagnose` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
+| `hasten report` | the same; of a search `tuning` as well: a [Tuning](#tuning) |
+| `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; of `all` a list of such objects |
+| `hasten compare` | `comparison`: a [Comparison](#comparison) |
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: the file that the plan is in |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 

@@ -1,0 +1,109 @@
+"""Draw the pages' pictures from committed results.
+
+    python docs/make_pictures.py           write docs/pictures/*.svg
+    python docs/make_pictures.py --check   say whether they are up to date, and exit with 1 if not
+
+A picture reads what a benchmark has saved; it never measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hasten.reports.page.chart import Chart, draw, says, standalone
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURES = ROOT / "docs" / "pictures"
+SIDES = {"speedup": "under the plan", "by_hand": "mended by hand"}
+
+
+def tuned_scripts() -> Chart | None:
+    """Each faulty script under its plan and mended by hand, against the script as it is."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted((RESULTS / "tune").glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        for side, name in SIDES.items():
+            if side in result:
+                value, low, high = result[side]
+                told = f"{path.stem}, {name}: {value:.2f} times as fast ({low:.2f} to {high:.2f})"
+                rows.append(
+                    {"script": path.stem, "side": name, "value": value, "low": low, "high": high, "says": told}
+                )
+    if not rows:
+        return None
+    order = sorted({row["script"] for row in rows}, key=lambda s: -max(r["value"] for r in rows if r["script"] == s))
+
+    def spec(width: int) -> dict[str, Any]:
+        x = {
+            "type": "quantitative",
+            "title": "times as fast as the script as it is",
+            "scale": {"type": "log", "nice": False},
+            "axis": {"values": [1, 1.5, 2, 3, 5, 10, 20, 50, 100]},
+        }
+        shared = {
+            "y": {"field": "script", "type": "nominal", "sort": order, "title": None},
+            "yOffset": {"field": "side", "type": "nominal"},
+            "color": {
+                "field": "side",
+                "type": "nominal",
+                "title": None,
+                "scale": {"domain": list(SIDES.values()), "range": ["var(--good)", "var(--rest)"]},
+                "legend": {"orient": "top"},
+            },
+            "description": says(),
+        }
+        return {
+            "width": width,
+            "height": 26 * len(order) + 70,
+            "data": {"values": rows},
+            "layer": [
+                {
+                    "mark": {"type": "rule", "strokeWidth": 3},
+                    "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, **shared},
+                },
+                {
+                    "mark": {"type": "circle", "size": 50, "opacity": 1},
+                    "encoding": {"x": {"field": "value", **x}, **shared},
+                },
+            ],
+        }
+
+    return draw("tune", "Faulty scripts, tuned", "", spec)
+
+
+PICTURED: dict[str, Callable[[], Chart | None]] = {"tune": tuned_scripts}
+
+
+def pictures() -> dict[Path, str]:
+    """Each picture's file and text."""
+    colours = resources.files("hasten.reports.page").joinpath("assets").joinpath("colours.css").read_text("utf-8")
+    drawn = {name: make() for name, make in PICTURED.items()}
+    return {
+        PICTURES / f"{name}.svg": standalone(chart.wide, colours=colours)
+        for name, chart in drawn.items()
+        if chart is not None
+    }
+
+
+def main() -> None:
+    """Write the pictures, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    PICTURES.mkdir(exist_ok=True)
+    for path, text in pictures().items():
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.relative_to(ROOT)} is not what the results say; run python docs/make_pictures.py")
+
+
+if __name__ == "__main__":
+    main()
