@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hasten.fixes.catalog import CATALOG, weakest
@@ -38,6 +39,8 @@ def prove(
         kept = {name: value for name, value in settings.items() if CATALOG[name].guarantee != "recipe"}
         checks = check_quality(judge, kept) if kept else []
         culprits: list[str] = []
+        if metric is not None and kept == settings:  # a target is what recipes are for
+            metric = replace(metric, target=None)
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
             culprits = [name for name in find_culprits(judge, kept) if name in settings]
