@@ -24,7 +24,7 @@ def films(tmp_path_factory):
 def xray(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     yield importlib.import_module("xray")
-    for name in ("xray", "folders"):
+    for name in ("xray", "folders", "options"):
         sys.modules.pop(name, None)
 
 

@@ -12,12 +12,12 @@ Needs torch, numpy and Pillow.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from folders import ImageError, Images, choose, open_image, read_classes
+from folders import Images, choose, open_image, read_classes
+from options import at_least, told_in_one_line
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -71,21 +71,13 @@ def main() -> None:
     """Read the command line; say what is wrong with the data in one line."""
     parser = argparse.ArgumentParser(description="A small net on small images, slowed down by all that is left on.")
     parser.add_argument("--data", type=Path, required=True, help="folder of images (see folders.py)")
-    parser.add_argument("--images", type=int, help="how many of them (all)")
-    parser.add_argument("--size", type=int, default=32, help="side the network sees (32)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step (64)")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--images", type=at_least(8), help="how many of them (all)")
+    parser.add_argument("--size", type=at_least(16), default=32, help="side the network sees (32)")
+    parser.add_argument("--batch-size", type=at_least(2), default=64, help="images a step (64)")
+    parser.add_argument("--epochs", type=at_least(1), default=12)
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate (0.02)")
-    options = parser.parse_args()
-    at_least = {"images": 8, "size": 16, "batch_size": 2, "epochs": 1}
-    for name, least in at_least.items():
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')}: at least {least}")
-    try:
-        train(options)
-    except ImageError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
+    with told_in_one_line():
+        train(parser.parse_args())
 
 
 if __name__ == "__main__":

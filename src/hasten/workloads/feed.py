@@ -11,13 +11,13 @@ and is named: wrong input is one line on stderr and exit code 2. Needs torch, nu
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from folders import ImageError, Images, choose, open_image, read_classes
+from folders import Images, choose, open_image, read_classes
+from options import at_least, told_in_one_line
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -114,21 +114,13 @@ def main() -> None:
     """Read the command line; say what is wrong with the data in one line."""
     parser = argparse.ArgumentParser(description="A convolutional net on photographs, fed by hand.")
     parser.add_argument("--data", type=Path, required=True, help="folder of photographs (see folders.py)")
-    parser.add_argument("--images", type=int, help="how many of them (all)")
-    parser.add_argument("--size", type=int, default=112, help="side the network sees (112)")
-    parser.add_argument("--batch-size", type=int, default=32, help="photographs a step (32)")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--images", type=at_least(8), help="how many of them (all)")
+    parser.add_argument("--size", type=at_least(32), default=112, help="side the network sees (112)")
+    parser.add_argument("--batch-size", type=at_least(2), default=32, help="photographs a step (32)")
+    parser.add_argument("--epochs", type=at_least(1), default=3)
     parser.add_argument("--grow", action="store_true", help="double the batch after each epoch")
-    options = parser.parse_args()
-    at_least = {"images": 8, "size": 32, "batch_size": 2, "epochs": 1}
-    for name, least in at_least.items():
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')}: at least {least}")
-    try:
-        train(options)
-    except ImageError as error:  # from a worker it comes inside a traceback, whose last line it is
-        sys.stderr.write(str(error).strip().splitlines()[-1].split("ImageError: ")[-1] + "\n")
-        sys.exit(2)
+    with told_in_one_line():
+        train(parser.parse_args())
 
 
 if __name__ == "__main__":

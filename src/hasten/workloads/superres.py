@@ -14,13 +14,13 @@ Pillow.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from folders import ImageError, Images, choose, open_image, read_unlabelled
+from folders import Images, choose, open_image, read_unlabelled
+from options import at_least, told_in_one_line
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -135,25 +135,17 @@ def main() -> None:
     """Read the command line; say what is wrong with the data in one line."""
     parser = argparse.ArgumentParser(description="An SRResNet on photographs.")
     parser.add_argument("--data", type=Path, required=True, help="folder of photographs (see folders.py)")
-    parser.add_argument("--images", type=int, help="how many of them (all)")
-    parser.add_argument("--repeats", type=int, default=1, help="times that each counts as a file (1)")
-    parser.add_argument("--side", type=int, default=96, help="side of what is cut from them (96)")
-    parser.add_argument("--batch-size", type=int, default=16, help="cuts a step (16)")
-    parser.add_argument("--workers", type=int, default=2, help="loader workers (2)")
-    parser.add_argument("--blocks", type=int, default=4, help="residual blocks (4)")
-    parser.add_argument("--channels", type=int, default=32, help="of each (32)")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--images", type=at_least(8), help="how many of them (all)")
+    parser.add_argument("--repeats", type=at_least(1), default=1, help="times that each counts as a file (1)")
+    parser.add_argument("--side", type=at_least(32), default=96, help="side of what is cut from them (96)")
+    parser.add_argument("--batch-size", type=at_least(2), default=16, help="cuts a step (16)")
+    parser.add_argument("--workers", type=at_least(0), default=2, help="loader workers (2)")
+    parser.add_argument("--blocks", type=at_least(1), default=4, help="residual blocks (4)")
+    parser.add_argument("--channels", type=at_least(4), default=32, help="of each (32)")
+    parser.add_argument("--epochs", type=at_least(1), default=3)
     parser.add_argument("--ram-cache", action="store_true", help="keep every photograph in a dictionary")
-    options = parser.parse_args()
-    at_least = {"images": 8, "repeats": 1, "side": 32, "batch_size": 2, "workers": 0, "blocks": 1, "channels": 4}
-    for name, least in (at_least | {"epochs": 1}).items():
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')}: at least {least}")
-    try:
-        train(options)
-    except ImageError as error:  # from a worker it comes inside a traceback, whose last line it is
-        sys.stderr.write(str(error).strip().splitlines()[-1].split("ImageError: ")[-1] + "\n")
-        sys.exit(2)
+    with told_in_one_line():
+        train(parser.parse_args())
 
 
 if __name__ == "__main__":

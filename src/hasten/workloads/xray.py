@@ -14,13 +14,13 @@ wrong input is one line on stderr and exit code 2. Needs torch, numpy and Pillow
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from folders import ImageError, choose, open_image, read_images
+from folders import choose, open_image, read_images
+from options import at_least, told_in_one_line
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -151,22 +151,14 @@ def main() -> None:
     """Read the command line; say what is wrong with the data in one line."""
     parser = argparse.ArgumentParser(description="One epoch of DenseNet-121 on chest films.")
     parser.add_argument("--data", type=Path, required=True, help="folder of films (see folders.py)")
-    parser.add_argument("--images", type=int, help="how many of them (CPU 192, CUDA 2048)")
-    parser.add_argument("--size", type=int, help="side the network sees (CPU 64, CUDA 224)")
-    parser.add_argument("--batch-size", type=int, default=32, help="films a step (32)")
-    parser.add_argument("--workers", type=int, default=2, help="loader workers (2)")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--draws", type=int, help="films drawn an epoch, with replacement (each once)")
-    options = parser.parse_args()
-    at_least = {"images": 8, "size": 32, "batch_size": 2, "workers": 0, "epochs": 1, "draws": 1}
-    for name, least in at_least.items():
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')}: at least {least}")
-    try:
-        train(options)
-    except ImageError as error:  # from a worker it comes inside a traceback, whose last line it is
-        sys.stderr.write(str(error).strip().splitlines()[-1].split("ImageError: ")[-1] + "\n")
-        sys.exit(2)
+    parser.add_argument("--images", type=at_least(8), help="how many of them (CPU 192, CUDA 2048)")
+    parser.add_argument("--size", type=at_least(32), help="side the network sees (CPU 64, CUDA 224)")
+    parser.add_argument("--batch-size", type=at_least(2), default=32, help="films a step (32)")
+    parser.add_argument("--workers", type=at_least(0), default=2, help="loader workers (2)")
+    parser.add_argument("--epochs", type=at_least(1), default=1)
+    parser.add_argument("--draws", type=at_least(1), help="films drawn an epoch, with replacement (each once)")
+    with told_in_one_line():
+        train(parser.parse_args())
 
 
 if __name__ == "__main__":
