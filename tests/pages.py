@@ -5,6 +5,8 @@ import runs
 from hasten.diagnosis.diagnose import diagnose
 from hasten.records import (
     Bar,
+    BothSides,
+    CacheTier,
     Check,
     Device,
     DeviceSample,
@@ -53,6 +55,11 @@ def full_run(**changes):
             queue_ready=(0,) * 20,
             decoded_bytes_per_sample=1e6,
             file_bytes=400_000,
+            cache=(
+                CacheTier(name="ram", num_hits=900, num_bytes=3 << 28, budget_bytes=1 << 30, seconds_saved=12.0),
+                CacheTier(name="disk", num_hits=100, num_bytes=1 << 28, budget_bytes=1 << 30, seconds_saved=1.0),
+            ),
+            num_cache_misses=280,
         ),
     )
     waiting = {"data_wait": 0.06, **runs.COMPUTING}
@@ -131,6 +138,18 @@ def search(run):
             speedup=speedup,
             baseline_rate=320.0,
             plan_rate=576.0,
+            measured=(
+                BothSides(
+                    what="seconds a step",
+                    baseline=(0.1, 0.102, 0.098),
+                    plan=(0.055, 0.056, 0.054),
+                    difference=Interval(-0.045, -0.047, -0.043),
+                ),
+                BothSides(
+                    what="loss", baseline=(1.5, 1.6), plan=(1.5, 1.61), difference=Interval(0.005, -0.05, 0.06)
+                ),
+                BothSides(what="metric", baseline=(0.8,), plan=(0.81,)),
+            ),
             baseline_losses=tuple(2.0 - 0.01 * n for n in range(40)),
             plan_losses=tuple(2.0 - 0.011 * n for n in range(40)),
             checks=(

@@ -116,6 +116,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert tuning.id == interrupted.id and tuning.trials[: len(interrupted.trials)] == interrupted.trials
     assert tuning.state == "done" and tuning.proof.verdict == "proven", answer.stdout
     assert tuning.proof.speedup.low > 1.5
+    assert [sides.what for sides in tuning.proof.measured] == ["seconds a step", "loss"]
     assert "proven" in answer.stdout.splitlines()[0]
     assert left_in(tmp_path) == [".hasten", "hasten.toml", "train.py"]
     assert [p.name for p in (tmp_path / ".hasten" / "tunings" / tuning.id).iterdir()] == ["tuning.json"]

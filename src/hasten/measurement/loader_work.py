@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hasten.records import LoaderFacts, Stage, Where
+from hasten.records import CacheTier, LoaderFacts, Stage, Where
 
 Raw = Mapping[str, Any]
 MOST_SAMPLES = 2000
@@ -52,6 +52,7 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
     samples = [s for line in lines for s in line["seconds"]]
     decoded = _decoded(lines)
     number = sum(line["samples"] for line in lines)
+    cache = facts.get("cache") or {}
     return LoaderFacts(
         name=facts["name"],
         role=role,
@@ -78,6 +79,11 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
         files=tuple(files[:MOST_FILES]),
         file_bytes=_mean_size(files[:MOST_FILES]),
         decoded_bytes_per_sample=decoded / number if decoded and number else None,
+        cache=tuple(
+            CacheTier(name=name, num_hits=hits, num_bytes=size, budget_bytes=budget, seconds_saved=saved)
+            for name, hits, size, budget, saved in cache.get("tiers", ())
+        ),
+        num_cache_misses=cache.get("misses"),
     )
 
 

@@ -12,6 +12,7 @@ from hasten.records.machine import Device, DeviceSample, DiskSpeed, Machine, Res
 from hasten.records.run import (
     PHASES,
     RARE,
+    CacheTier,
     CopyFacts,
     Facts,
     FileRead,
@@ -29,15 +30,17 @@ from hasten.records.run import (
     Where,
 )
 from hasten.records.timeline import Bar, Timeline
-from hasten.records.tuning import Check, Edit, Heat, Proof, Settings, Skipped, Trial, Tuning, Value
+from hasten.records.tuning import BothSides, Check, Edit, Heat, Proof, Settings, Skipped, Trial, Tuning, Value
 
 __all__ = [
     "PHASES",
     "RARE",
     "RECORD_VERSION",
     "Bar",
+    "BothSides",
     "Breakdown",
     "CacheNeed",
+    "CacheTier",
     "Ceiling",
     "Check",
     "CheckLine",

@@ -68,6 +68,16 @@ class Stage(Record, frozen=True):
     num_bytes: int = 0
 
 
+class CacheTier(Record, frozen=True):
+    """One tier of a loader's cache, when the run ended."""
+
+    name: str  # "ram" "disk"
+    num_hits: int
+    num_bytes: int
+    budget_bytes: int
+    seconds_saved: float = 0.0  # of preparing what was hit, summed over workers
+
+
 class LoaderFacts(Record, frozen=True):
     """A DataLoader the script iterated, and what its batches cost to make."""
 
@@ -98,6 +108,8 @@ class LoaderFacts(Record, frozen=True):
     decoded_bytes_per_sample: float | None = None  # after decode, before transforms
     decode_speedup: Interval | None = None  # a faster decoder on the same files; see decode_library
     decode_library: str | None = None
+    cache: tuple[CacheTier, ...] = ()
+    num_cache_misses: int | None = None  # None: nothing is kept
 
 
 class OptimizerFacts(Record, frozen=True):

@@ -35,6 +35,15 @@ class Check(Record, frozen=True):
     text: str
 
 
+class BothSides(Record, frozen=True):
+    """One quantity on both sides, the first of one beside the first of the other: one value a launch, a seed or a run."""
+
+    what: str  # "seconds a step" "loss" "metric" "seconds to target"
+    baseline: tuple[float, ...]
+    plan: tuple[float, ...]
+    difference: Interval | None = None  # mean of plan - baseline, pair by pair
+
+
 class Proof(Record, frozen=True):
     """Nothing against the whole plan: is it faster, and does it train as well?"""
 
@@ -44,8 +53,7 @@ class Proof(Record, frozen=True):
     baseline_rate: float | None = None  # samples a second
     plan_rate: float | None = None
     sooner: Interval | None = None  # baseline / plan seconds until the script's metric reached its target
-    baseline_to_target: tuple[float, ...] = ()  # seconds; one value a seed
-    plan_to_target: tuple[float, ...] = ()
+    measured: tuple[BothSides, ...] = ()
     baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
     checks: tuple[Check, ...] = ()

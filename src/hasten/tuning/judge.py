@@ -91,9 +91,9 @@ class Judge:
                 raise error if settings else BaselineError(str(error)) from None
         return self._told[key]
 
-    def told_before(self, settings: Settings) -> quality.Told | None:
+    def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
         """What the first launch under these settings told, if there was one."""
-        return self._told.get((tuple(sorted(settings.items())), 0, False, 0))
+        return self._told.get((tuple(sorted(settings.items())), shift, False, 0))
 
     def seeds(self, settings: Settings, number: int) -> list[quality.Told]:
         """The same at several seeds."""

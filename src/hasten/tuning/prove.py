@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from hasten.fixes.catalog import CATALOG, weakest
 from hasten.measurement.side import Frequencies
-from hasten.records import Check, Interval, Proof, Settings, Trial
-from hasten.stats import paired_speedup
+from hasten.records import BothSides, Check, Interval, Proof, Settings, Trial
+from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
-from hasten.tuning.judge import Judge, check_quality, find_culprits, verdict_of
+from hasten.tuning.judge import FAR, SEEDS, Judge, check_quality, find_culprits, verdict_of
 from hasten.tuning.manner import Manner
 from hasten.tuning.metric import Metric, WholeRuns, check_whole_runs
 from hasten.tuning.trial import compare
+
+Pair: TypeAlias = tuple[float, float]  # without the plan, and with it
 
 
 def prove(
@@ -77,14 +79,45 @@ def prove(
         guarantee=weakest(settings),
         speedup=trial.speedup,
         sooner=Interval(*paired_speedup(before, reached, looks=False)) if 1 < len(reached) == len(before) else None,
-        baseline_to_target=tuple(before) if reached else (),
-        plan_to_target=tuple(reached),
+        measured=_measured(trial, _ends(judge, kept), runs),
         baseline_losses=_losses(judge, {}),
         plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
     )
     return proof, {} if checks[-1].state == "failed" else settings, trial
+
+
+def _measured(trial: Trial, ends: Sequence[Pair], runs: WholeRuns | None) -> tuple[BothSides, ...]:
+    """What both sides were measured by."""
+    found: dict[str, Sequence[Pair]] = {
+        "seconds a step": list(zip(trial.baseline_seconds, trial.candidate_seconds)),
+        "loss": ends,
+    }
+    if runs is not None:
+        found["metric"] = [(before.value, now.value) for before, now in zip(runs.baseline, runs.plan)]
+        found["seconds to target"] = [(b, n) for b, n in zip(*runs.seconds_to_target()) if n is not None]
+    return tuple(_both(what, pairs) for what, pairs in found.items() if pairs)
+
+
+def _both(what: str, pairs: Sequence[Pair]) -> BothSides:
+    differences = [now - before for before, now in pairs]
+    return BothSides(
+        what=what,
+        baseline=tuple(before for before, _ in pairs),
+        plan=tuple(now for _, now in pairs),
+        difference=Interval(*mean_interval(differences)) if len(differences) > 1 else None,
+    )
+
+
+def _ends(judge: Judge, settings: Settings) -> list[Pair]:
+    """The loss at the end of each seed that was launched on both sides."""
+    found: list[Pair] = []
+    for seed in range(max(SEEDS)):
+        before, now = (judge.told_before(side, shift=FAR * seed) for side in ({}, settings))
+        if before is not None and now is not None and quality.losses_seen(before, now).state == "passed":
+            found.append(quality.ends_of(before, now))
+    return found
 
 
 def _losses(judge: Judge, settings: Settings) -> tuple[float | None, ...]:

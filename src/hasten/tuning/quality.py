@@ -171,7 +171,7 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
         seen = losses_seen(*pair)
         if seen.state != "passed":
             return seen
-    ends = [(_end(a["losses"], b["losses"]), _end(b["losses"], a["losses"])) for a, b in pairs]
+    ends = [ends_of(*pair) for pair in pairs]
     own = [before for before, _ in ends]
     level, spread = statistics.fmean(map(abs, own)), statistics.stdev(own)
     if not spread:
@@ -190,6 +190,12 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
     if worse.high <= margin:
         return passed("band", text)
     return (failed if worse.low > margin else unknown)("band", text)
+
+
+def ends_of(baseline: Told, plan: Told) -> tuple[float, float]:
+    """The loss of both at the end of the steps that both have; they have some."""
+    one, other = baseline["losses"], plan["losses"]
+    return _end(one, other), _end(other, one)
 
 
 def _end(losses: Sequence[float], others: Sequence[float]) -> float:

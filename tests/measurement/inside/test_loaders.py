@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from PIL import Image
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
+from hasten import Loader
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import UNKNOWN_LENGTH
 from hasten.measurement.inside.nests import tensors_in
@@ -142,3 +144,35 @@ def test_a_loader_is_made_anew_where_the_one_before_it_is_gone(loaders, kept):
         alive += [loader] if kept else []
         del loader
     assert loaders.raw()[0].get("made_anew", False) is not kept
+
+
+class Photographs(Dataset):
+    """The same file, decoded and turned into a tensor; the decoded part is worth keeping."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        image = Image.open(self.path).convert("RGB").resize((16, 16))
+        return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8), index
+
+
+def test_what_our_own_loader_has_kept_is_told(loaders, tmp_path):
+    Image.effect_noise((300, 300), 80).save(tmp_path / "photograph.png")
+    loader = Loader(Photographs(tmp_path / "photograph.png"), batch_size=4, cache=64 << 20)
+    for _ in range(2):
+        for _batch in started(loaders, loader):
+            pass
+    (facts,) = loaders.raw()
+    ((name, hits, size, budget, saved),) = facts["cache"]["tiers"]
+    assert (name, facts["cache"]["misses"]) == ("ram", 12)
+    assert hits >= 12, "the second epoch, and what was made to see how large a sample is"
+    assert 12 * 16 * 16 * 3 < size <= budget <= 64 << 20 and saved > 0
+
+
+def test_a_loader_of_torchs_has_kept_nothing(loaders):
+    started(loaders, DataLoader(DATA))
+    assert "cache" not in loaders.raw()[0]

@@ -76,6 +76,19 @@ def test_trials_stand_in_the_forest_with_their_intervals(told):
     assert not any("compile" in text for text in found), "a trial without a ratio has no place among ratios"
 
 
+def test_the_proof_tells_both_sides_and_their_difference(told):
+    text = re.sub(r"<[^>]+>", " ", page(told))
+    assert re.search(r"a step\s+3\s+100 ms ± 2.0 ms\s+55.0 ms ± 1.0 ms\s+-45 ms \(-47 to -43\)", text)
+    assert re.search(r"loss\s+2\s+1.55 ± 0.0707\s+1.56 ± 0.0778\s+0.005 \(-0.05 to 0.06\)", text)
+    assert re.search(r"metric\s+1\s+0.8\s+0.81\s", text)
+
+
+def test_the_cache_tells_how_full_it_is_and_where_samples_came_from(told):
+    found = labels(page(told), "cache")
+    assert "memory: 768 MiB of 1.0 GiB taken" in found
+    assert "900 samples of 1,280 from memory" in found and "280 samples of 1,280 made anew" in found
+
+
 def test_the_record_can_be_taken_from_the_page(told):
     data = re.search(r'href="data:application/gzip;base64,([^"]+)"', page(told))
     assert data is not None

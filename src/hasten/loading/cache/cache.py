@@ -41,6 +41,8 @@ class TierCounts:
     num_fills: int
     num_bytes: int
     """What it takes now."""
+    budget: int
+    """Bytes that it may take."""
     seconds_saved: float
     """What it took, or would have taken, to prepare what was hit."""
 
@@ -125,6 +127,7 @@ class Cache:
                 num_hits=int(total(f"hits{at}")),
                 num_fills=int(total(f"fills{at}")),
                 num_bytes=tier.num_bytes,
+                budget=tier.budget,
                 seconds_saved=total(f"seconds{at}"),
             )
             for at, tier in enumerate(self._tiers)

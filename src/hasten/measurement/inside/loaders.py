@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -151,6 +152,10 @@ class Loaders:
 
     def raw(self) -> list[dict[str, object]]:
         """Everything, as JSON values."""
+        for loader, number in [*self._numbers.items()]:
+            cache = _cache(loader)
+            if cache is not None:
+                self._facts[number]["cache"] = cache
         return self._facts
 
 
@@ -171,6 +176,16 @@ def _settings(loader: DataLoader[object]) -> dict[str, object]:
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "where": list(place) if place else None,
     }
+
+
+def _cache(loader: Any) -> dict[str, object] | None:
+    """What a loader of hasten's has kept; None where it keeps nothing or is not one."""
+    ours = sys.modules.get("hasten.loading.loader")
+    counts = loader.stats().cache if ours is not None and isinstance(loader, ours.Loader) else None
+    if counts is None:
+        return None
+    tiers = [[tier.name, tier.num_hits, tier.num_bytes, tier.budget, tier.seconds_saved] for tier in counts.tiers]
+    return {"misses": counts.num_misses, "tiers": tiers}
 
 
 def _settings_of_iterator(iterator: object) -> dict[str, object]:

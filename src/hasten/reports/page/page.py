@@ -12,14 +12,16 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from hasten.records import Diagnosis, Edit, Finding, Proof, Run, Trial, Tuning, encode
+from hasten.records import BothSides, Diagnosis, Edit, Finding, Proof, Run, Trial, Tuning, encode
 from hasten.reports import format
+from hasten.reports.page.cache import cache_tiers
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.loader import cost_of_a_sample, memory_needed
@@ -112,6 +114,7 @@ def _charts(told: Told) -> Iterable[Chart]:
         machine_over_time(run),
         cost_of_a_sample(run),
         memory_needed(run, told.diagnosis),
+        cache_tiers(told.after or run),
         *([forest(tuning), losses(tuning)] if tuning is not None else []),
     ]
     return [chart for chart in found if chart is not None]
@@ -189,9 +192,28 @@ def _proof(proof: Proof) -> dict[str, object]:
         "verdict": proof.verdict,
         "guarantee": proof.guarantee,
         "speedup": format.ratio_interval(proof.speedup),
+        "measured": [_both(sides) for sides in proof.measured],
         "checks": [(check.what, check.state, check.text) for check in proof.checks],
         "broken_by": proof.broken_by,
     }
+
+
+def _both(sides: BothSides) -> tuple[str, ...]:
+    """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
+    shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
+    what = {"seconds a step": "a step", "seconds to target": "target reached after"}.get(sides.what, sides.what)
+    means = [
+        shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
+        for values in (sides.baseline, sides.plan)
+    ]
+    found = sides.difference
+    if found is None:
+        apart = ""
+    elif shown is format.seconds:
+        apart = format.interval(found)
+    else:
+        apart = f"{shown(found.value)} ({shown(found.low)} to {shown(found.high)})"
+    return what, str(len(sides.plan)), *means, apart
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
