@@ -27,6 +27,20 @@ def test_a_script_that_raises_keeps_its_traceback_and_its_exit_code(tmp_path, li
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_script_that_runs_out_of_memory_is_told_at_what_batch_and_what_survives_it(tmp_path, trained):
+    ends = "torch.empty(1 << 50)"
+    source = train(epoch=ends) if trained else train().replace("def main():", f"def main():\n    {ends}")
+    assert ends in source
+    script = write(tmp_path / "train.py", source)
+    answer = run("diagnose", *QUICK, script, cwd=tmp_path)
+    assert answer.returncode == 1
+    assert "can't allocate memory" in answer.stderr, "its own exception"
+    assert "memory ran out" in said(answer) and "`hasten run` trains it in smaller pieces" in said(answer)
+    assert ("at a batch of" in said(answer)) == trained
+
+
+@pytest.mark.slow
 def test_an_exception_in_a_worker_shows_no_line_of_hastens(tmp_path):
     bad = "lambda b: 1 / 0"
     source = train(loader=", num_workers=1, collate_fn=bad").replace("def main", "bad = lambda b: 1 / 0\ndef main")

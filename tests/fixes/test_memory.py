@@ -397,7 +397,7 @@ def test_another_error_passes_untouched(put_on):
 
 
 def test_what_says_that_memory_has_run_out():
-    from hasten.fixes.inside.shortage import ran_out
+    from hasten.measurement.inside.shortage import ran_out
 
     assert ran_out(torch.OutOfMemoryError("CUDA out of memory"))
     assert ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory"))

@@ -7,16 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Mapping
+from typing import Any
 
+from hasten.measurement.inside.child import OUT_OF_MEMORY
 from hasten.measurement.launch import Outcome
 
+SURVIVES = "`hasten run` trains it in smaller pieces at the same batch, or give it a smaller batch"
 
-def failure(code: int) -> str:
+
+def failure(code: int, outcome: Outcome) -> str:
     """Why a script that ended with this code cannot be measured."""
+    short = next((raw for raw in outcome.raws if raw["ended_by"] == OUT_OF_MEMORY), None)
+    if short is not None:
+        return f"memory ran out{_batch(short)}; {SURVIVES}"
     if code < 0:
         with contextlib.suppress(ValueError):
-            return f"the script was ended by {signal.Signals(-code).name}; nothing was measured"
+            name = signal.Signals(-code).name
+            if name == "SIGKILL":
+                return f"the script was ended by SIGKILL, as the system does where memory runs out; {SURVIVES}"
+            return f"the script was ended by {name}; nothing was measured"
     return f"the script failed with exit code {code}; mend it first (its own message stands above)"
+
+
+def _batch(raw: Mapping[str, Any]) -> str:
+    """With what batch, if it was seen."""
+    lengths = [detail[1] for kind, _, _, detail in raw["spans"] if kind == "next" and detail[1]]
+    if not lengths or lengths[-1] < 2:
+        return ""
+    return f" at a batch of {lengths[-1]} samples"
 
 
 def why_no_step(outcome: Outcome) -> str:

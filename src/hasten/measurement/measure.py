@@ -187,7 +187,7 @@ class _Measuring:
         code = outcome.exit_code
         trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
         if code not in (0, None):
-            raise ScriptError(failure(code), exit_code=code)
+            raise ScriptError(failure(code, outcome), exit_code=code)
         if not trained:
             raise NoStepError(why_no_step(outcome))
         raw = _busiest(trained)

@@ -19,8 +19,8 @@ from torch.utils import _pytree
 
 from hasten.fixes.inside.chance import chance, set_chance
 from hasten.fixes.inside.pieces import OUTPUT, Work, has_rows
-from hasten.fixes.inside.shortage import ran_out
 from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.shortage import ran_out
 
 AGREE = 1e-3  # relative to the largest output: samples that see each other differ by far more, kernels by far less
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")

@@ -20,7 +20,7 @@ from torch.utils import _pytree
 
 from hasten.fixes.inside.chance import chance, chance_on, set_chance
 from hasten.fixes.inside.recompute import recomputing, statistics_kept
-from hasten.fixes.inside.shortage import make_room, ran_out
+from hasten.measurement.inside.shortage import make_room, ran_out
 
 Forward = Callable[..., object]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hasten.measurement.inside.session import Session
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
+OUT_OF_MEMORY = "out of memory"  # what ended a process, beside "hasten" and "script"
 PLAN_VARIABLE = "HASTEN_PLAN"  # a run under a plan, which is not measured: its spec, as JSON
 
 _installed = False
@@ -106,6 +107,7 @@ def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> Non
 def _at_every_end(session: Session, patches: Patches) -> None:
     """Have the record written however the process ends, short of a signal."""
     from hasten.measurement.inside.frames import without_ours
+    from hasten.measurement.inside.shortage import ran_out
 
     atexit.register(session.end_with_script)
     if hasattr(os, "register_at_fork"):  # not on Windows
@@ -121,6 +123,8 @@ def _at_every_end(session: Session, patches: Patches) -> None:
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if ran_out(error):
+            session.finish(OUT_OF_MEMORY)
         chained: BaseException | None = error
         while chained is not None:
             chained.__traceback__ = without_ours(chained.__traceback__)
