@@ -53,18 +53,22 @@ class Situation:
         return next((i for i in self.case.run.interventions if i.name == name and i.ratio is not None), None)
 
     def suspected(self, name: str) -> float:
-        """Seconds a step that a further run seemed to save and was not sure of: half of them, for chance had its part.
+        """Seconds a step that a further run may have saved, though it was not sure of it.
 
-        A finding asks for certainty, a trial does not: it is there to give it. Where a fix is kept, the script is worth
-        a longer search: less will do, and what is sure and too little for a finding counts too.
+        A finding asks for certainty, a trial does not: it is there to give it. Where nothing is mended yet it is half of
+        what was seen, for chance had its part. Where a fix is kept, the script is worth a longer search: what is sure and
+        too little for a finding counts, and of what is not sure the mean of the estimate and of the interval's better end,
+        for a few noisy steps that saw nothing do not say that there is nothing.
         """
         tried = self.intervention(name)
-        if tried is None or tried.ratio is None:
+        if tried is None or tried.ratio is None or tried.ratio.value > 1.0:
             return 0.0
         sure = tried.ratio.high < 1.0
-        if sure and not self.settings:
-            return 0.0
-        saved = (1.0 if sure else 0.5) * (1 - tried.ratio.value) * self.case.regular
+        if self.settings:
+            ratio = tried.ratio.value if sure else (tried.ratio.value + tried.ratio.low) / 2
+        else:
+            ratio = 1.0 if sure else (tried.ratio.value + 1.0) / 2
+        saved = (1 - ratio) * self.case.regular
         return saved if saved >= (WORTH if self.settings else SUSPICIOUS) * self.case.step else 0.0
 
     @property
