@@ -34,6 +34,7 @@ def test_without_a_training_loader_there_is_no_batch_to_enlarge(put_on):
     assert "no shuffled DataLoader" in states["batch_size"]
 
 
+@pytest.mark.filterwarnings("error")  # torch's that the schedule goes before the optimizer
 def test_one_cycle_rises_to_the_scripts_rate_and_falls(put_on):
     put_on("onecycle", 20)
     optimizer = torch.optim.SGD(weight(), lr=0.1, momentum=0.9)
@@ -42,6 +43,7 @@ def test_one_cycle_rises_to_the_scripts_rate_and_falls(put_on):
     assert rates[0] < 0.02 and rates[-1] < 0.001
 
 
+@pytest.mark.filterwarnings("error")  # torch's that the schedule goes before the optimizer
 def test_a_cyclic_rate_swings(put_on):
     put_on("cyclic", 5)
     optimizer = torch.optim.SGD(weight(), lr=0.1, momentum=0.9)

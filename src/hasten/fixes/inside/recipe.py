@@ -121,6 +121,8 @@ def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRS
         if any("initial_lr" in group for group in optimizer.param_groups):
             raise NotApplicableError("the script has a schedule of its own")
         schedules[id(optimizer)] = make(optimizer, [float(group["lr"]) for group in optimizer.param_groups])
+        # The schedule is made within the optimizer's first step, and would warn that it goes before it.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def advance(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         schedule = schedules.get(id(optimizer))
