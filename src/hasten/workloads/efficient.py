@@ -49,8 +49,8 @@ def train(options: argparse.Namespace) -> None:
     train_set, val_set = (load(images, part, size=options.size) for part in parts)
     loader = DataLoader(train_set, min(options.batch_size, len(parts[0])), shuffle=True, drop_last=True)
     val_loader = DataLoader(val_set, 4 * options.batch_size)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, len(images.labels))]
-    model = nn.Sequential(*block(3, 32), *block(32, 64), *block(64, 128), *head).to(device)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(images.labels))]
+    model = nn.Sequential(*block(3, 16), *block(16, 32), *block(32, 64), *head).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=options.rate)
     print(f"Device: {device}\nNumber of images: {len(train_set) + len(val_set)}", flush=True)
