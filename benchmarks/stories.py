@@ -1,6 +1,6 @@
 """The five stories on real images: what each write-up tells of, measured.
 
-    python benchmarks/stories.py DATA [--only tuned held limit grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/stories.py DATA [--only tuned held feeding limit grow] [--names NAME ...] [--budget 420s]
 
 DATA holds photos/ and tiny/ (class folders), xray/ (films and labels.csv) and sr/ (photographs of any kind).
 
@@ -9,6 +9,8 @@ held    superres: how fast its input is in the second epoch, by the share of the
         epochs without a cache; 1 / (1 - 0.95 x share) is asked for
 limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the story's own
         dictionary; memory in every second of both, or how it died
+feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
+        nothing but make samples: the ceiling of any loader
 grow    feed with `--grow` in such a group: by itself, and under `hasten run`
 
 Prints tables and one JSON line; everything that was measured goes to benchmarks/results/stories/.
@@ -18,7 +20,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -29,12 +33,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hasten.stats import Estimate, paired_speedup
 from hasten.workloads.catalog import WORKLOADS
-from hasten.workloads.folders import choose, read_unlabelled
+from hasten.workloads.folders import choose, read_classes, read_unlabelled
 
 RESULTS = Path(__file__).resolve().parent / "results" / "stories"
 FOLDERS = {"xray": "xray", "feed": "photos", "superres": "sr", "efficient": "tiny", "classify": "photos"}
@@ -42,6 +47,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 REPEATS = 6  # of each photograph, so that the set is larger than what the limit leaves
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
 ASKED = 0.95  # of the work of what is held is to be saved
+SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
 
 
 def hasten(*words: object) -> list[str]:
@@ -62,7 +68,16 @@ def tuned(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[st
             if told.returncode:
                 yield name, {"failed": told.stderr.strip().splitlines()[-1:]}
                 continue
-            yield name, {"load_before": load, "seconds": time.perf_counter() - start, **json.loads(told.stdout)}
+            found = {"load_before": load, "seconds": time.perf_counter() - start, **json.loads(told.stdout)}
+            yield name, {**found, "after": run_under_plan(found, folder)}
+
+
+def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The last of the search's runs that were diagnosed; None where none was but the script as it is."""
+    runs = found["tuning"]["runs"] if found.get("tuning") else []
+    if len(runs) < 2:
+        return None
+    return json.loads((folder / ".hasten" / "runs" / runs[-1] / "run.json").read_text(encoding="utf-8"))
 
 
 # ------------------------------------------------------------------------------------------------------- held
@@ -94,13 +109,14 @@ def held(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str
 
 
 def epoch_seconds(data: Path, *, budget: int) -> dict[str, float]:
-    """Two epochs of the story's dataset, in a process of its own."""
-    told = subprocess.run(
-        [sys.executable, __file__, "--epochs-of", str(data / FOLDERS["superres"]), str(budget)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """Epochs of the story's dataset, in a process of their own."""
+    return asked("--epochs-of", data / FOLDERS["superres"], budget)
+
+
+def asked(*words: object) -> dict[str, float]:
+    """What a process of its own measures."""
+    command = [sys.executable, __file__, *map(str, words)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(told.stdout.splitlines()[-1])
 
 
@@ -132,6 +148,67 @@ def file_bytes(data: Path) -> int:
     images = read_unlabelled(data / FOLDERS["superres"])
     part, _ = choose(images)
     return 2 * sum(images.paths[i].stat().st_size for i in part)
+
+
+# ---------------------------------------------------------------------------------------------------- feeding
+
+
+def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Samples a second of both, in turn."""
+    rates: dict[str, list[float]] = {"ceiling": [], "loader": []}
+    for number in range(wanted.rounds):
+        for side in rates if number % 2 == 0 else reversed([*rates]):
+            rates[side].append(asked(f"--{side}-of", data / FOLDERS["feed"])["rate"])
+    share = paired_speedup(*([1 / rate for rate in side] for side in rates.values()), looks=False)
+    print(f"feeding: the loader at {shown(share)} of the ceiling", flush=True)
+    yield "feeding", {"share_of_ceiling": share, "samples_a_second": rates}
+
+
+def feed_dataset(folder: Path) -> Any:
+    sys.path.insert(0, str(WORKLOADS["feed"].script.parent))
+    import feed
+    import torch
+
+    torch.set_num_threads(1)
+    images = read_classes(folder)
+    part, _ = choose(images)
+    return feed.Photographs(images, part, side=128, transform=feed.Cut(112, training=True))
+
+
+def measure_ceiling(folder: Path) -> None:
+    """What `feeding` starts: every core makes its share of the samples, again and again for some seconds."""
+    dataset = feed_dataset(folder)
+    number = os.cpu_count() or 1
+    with ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("fork")) as pool:
+        share = functools.partial(make_samples, dataset)
+        list(pool.map(share, [1.0] * number))
+        told = [pool.submit(share, SECONDS) for _ in range(number)]
+        print(json.dumps({"rate": sum(one.result() for one in told)}))
+
+
+def make_samples(dataset: Any, seconds: float) -> float:
+    """Samples a second of one process."""
+    order = random.Random(os.getpid()).choices(range(len(dataset)), k=len(dataset))
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        dataset[order[count % len(order)]]
+        count += 1
+    return count / (time.perf_counter() - start)
+
+
+def measure_loader(folder: Path) -> None:
+    """What `feeding` starts: whole epochs, after a first one."""
+    from hasten import Loader
+
+    dataset = feed_dataset(folder)
+    loader = Loader(dataset, 32, shuffle=True, num_workers=os.cpu_count() or 1, persistent_workers=True)
+    count, start = 0, 0.0
+    for number in range(1 + EPOCHS):
+        if number == 1:
+            start = time.perf_counter()
+        for batch, _ in loader:
+            count += len(batch) if number else 0
+    print(json.dumps({"rate": count / (time.perf_counter() - start)}))
 
 
 # ------------------------------------------------------------------------------------------------------ limit
@@ -252,12 +329,17 @@ def brief(name: str, result: dict[str, Any]) -> None:
     )
 
 
-QUESTIONS = {"tuned": tuned, "held": held, "limit": limit, "grow": grow}
+QUESTIONS = {"tuned": tuned, "held": held, "feeding": feeding, "limit": limit, "grow": grow}
+MEASURED = {
+    "--epochs-of": lambda folder, budget: measure_epochs(Path(folder), int(budget)),
+    "--ceiling-of": lambda folder: measure_ceiling(Path(folder)),
+    "--loader-of": lambda folder: measure_loader(Path(folder)),
+}
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--epochs-of"]:
-        measure_epochs(Path(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1:2] and sys.argv[1] in MEASURED:
+        MEASURED[sys.argv[1]](*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("data", type=Path)

@@ -9,6 +9,7 @@ A picture reads what a benchmark has saved; it never measures.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -16,7 +17,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hasten.records import Run
 from hasten.reports.page.chart import Chart, draw, says, standalone
+from hasten.reports.page.lanes import timeline
+from hasten.reports.page.machine import machine_over_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -78,7 +84,88 @@ def tuned_scripts() -> Chart | None:
     return draw("tune", "Faulty scripts, tuned", "", spec)
 
 
-PICTURED: dict[str, Callable[[], Chart | None]] = {"tune": tuned_scripts}
+def story_runs(name: str) -> tuple[Run, Run | None] | None:
+    """A story's run as the script is, and its run under the plan; None where it was not measured."""
+    path = RESULTS / "stories" / f"{name}.json"
+    if not path.exists():
+        return None
+    result = json.loads(path.read_text(encoding="utf-8"))
+    runs = [result.get("run"), result.get("after")]
+    before, after = (msgspec.convert(run, Run) if run is not None else None for run in runs)
+    return (before, after) if before is not None else None
+
+
+def story_steps(name: str) -> Chart | None:
+    """A few steps before and after."""
+    runs = story_runs(name)
+    if runs is None:
+        return None
+    before, after = runs
+    return timeline(before.timeline, after.timeline if after is not None else None)
+
+
+def story_machine(name: str, *, after: bool) -> Chart | None:
+    """The machine over the run as the script is, or under the plan."""
+    runs = story_runs(name)
+    run = runs[after] if runs is not None else None
+    return machine_over_time(run) if run is not None else None
+
+
+def limited_memory() -> Chart | None:
+    """Memory in every second of super-resolution, by who keeps the samples, below the limit of its control group."""
+    rows: list[dict[str, Any]] = []
+    limit = 0.0
+    for path in sorted((RESULTS / "stories").glob("limit_*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        name = path.stem.removeprefix("limit_").replace("_", " ").replace("hastens", "hasten's")
+        limit = result["limit"] / 2**20
+        for second, used in enumerate(result["bytes_each_second"]):
+            mib = used / 2**20
+            rows.append({"side": name, "second": second, "mib": mib, "says": f"{name}, {second} s: {mib:.0f} MiB"})
+    if not rows:
+        return None
+
+    def spec(width: int) -> dict[str, Any]:
+        y = {"type": "quantitative", "title": "MiB"}
+        return {
+            "width": width,
+            "height": 260,
+            "layer": [
+                {
+                    "data": {"values": rows},
+                    "mark": {"type": "line", "strokeWidth": 2},
+                    "encoding": {
+                        "x": {"field": "second", "type": "quantitative", "title": "seconds"},
+                        "y": {"field": "mib", **y},
+                        "color": {
+                            "field": "side",
+                            "type": "nominal",
+                            "title": None,
+                            "scale": {"range": ["var(--rest)", "var(--good)", "var(--data_wait)"]},
+                            "legend": {"orient": "top"},
+                        },
+                        "description": says(),
+                    },
+                },
+                {
+                    "data": {"values": [{"limit": limit}]},
+                    "mark": {"type": "rule", "color": "var(--ink)", "strokeDash": [4, 4]},
+                    "encoding": {"y": {"field": "limit", **y}},
+                },
+            ],
+        }
+
+    return draw("limit", "Memory under a limit", "", spec)
+
+
+PICTURED: dict[str, Callable[[], Chart | None]] = {
+    "tune": tuned_scripts,
+    "xray": functools.partial(story_steps, "xray"),
+    "feed": functools.partial(story_steps, "feed"),
+    "superres-before": functools.partial(story_machine, "superres", after=False),
+    "superres-after": functools.partial(story_machine, "superres", after=True),
+    "superres-limit": limited_memory,
+}
 
 
 def pictures() -> dict[Path, str]:
