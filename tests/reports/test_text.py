@@ -1,20 +1,15 @@
 """What the terminal shows is right at every width, in every encoding, in a pipe and from hostile names."""
 
-import io
-import os
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
-from rich.console import Console
+from paper import WIDTHS, Paper, assert_golden
 
 from hasten.records import CheckLine, Finding
 from hasten.reports.text import print_check, print_diagnosis, print_speedtest
 
-GOLDEN = Path(__file__).parent / "golden"
 CASES = ["data_bound", "healthy", "missing_phases", "one_step", "hostile"]
-WIDTHS = [60, 80, 200]
 CHECK = (
     CheckLine(
         topic="device",
@@ -33,32 +28,11 @@ CHECK = (
 )
 
 
-class Paper:
-    """A console that keeps what is printed, in its own encoding, untouched by this machine's environment."""
-
-    def __init__(self, *, width: int = 80, encoding: str = "utf-8", **options):
-        self.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
-        self.console = Console(file=self.file, width=width, _environ={}, legacy_windows=False, **options)
-
-    @property
-    def text(self) -> str:
-        self.file.flush()
-        return self.file.buffer.getvalue().decode(self.file.encoding)
-
-
 def card(case, **options) -> str:
     run, diagnosis = case
     paper = Paper(**options)
     print_diagnosis(run, diagnosis, console=paper.console, record=".hasten/runs/20260305-141502.json")
     return paper.text
-
-
-def assert_golden(text: str, name: str) -> None:
-    """Compare with the kept text. HASTEN_GOLDEN=write keeps the new one: read it, then commit it."""
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("HASTEN_GOLDEN") == "write":
-        path.write_text(text, encoding="utf-8", newline="\n")
-    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
