@@ -110,8 +110,9 @@ def train(options: argparse.Namespace) -> None:
         for part, cut in zip(parts, cuts)
     )
     workers = 0 if options.ram_cache else options.workers  # a dictionary of its own in each would be several caches
-    loader = DataLoader(train_set, options.batch_size, shuffle=True, num_workers=workers, drop_last=True)
-    val_loader = DataLoader(val_set, options.batch_size, num_workers=workers)
+    batch_size = min(options.batch_size, len(train_set))
+    loader = DataLoader(train_set, batch_size, shuffle=True, num_workers=workers, drop_last=True)
+    val_loader = DataLoader(val_set, batch_size, num_workers=workers)
     model = srresnet(options.blocks, options.channels).to(device)
     criterion = nn.MSELoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
