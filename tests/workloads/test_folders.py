@@ -29,6 +29,8 @@ def test_the_nih_layout_is_read(tmp_path):
     assert images.targets == [[1, 1, 0, 0], [0, 0, 0, 1]]
     assert [path.name for path in images.paths] == ["a.png", "b.png"]
     assert images.num_missing == 1
+    with pytest.raises(ImageError, match="2 usable images, 1 more are named and missing; at least 8"):
+        choose(images)
 
 
 def test_a_labels_file_of_one_column_a_label_is_read(tmp_path):
