@@ -82,8 +82,15 @@ def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int 
         "fixes": installers_of(settings),
         "start_seconds": start_seconds_of(settings),
     }
-    if manner.repeated_batches is not None:
-        spec.update(
-            repeated_batches=manner.repeated_batches, warm_steps=manner.warm_steps, warm_seconds=manner.warm_seconds
-        )
-    return spec
+    return {**spec, **warm(manner)}
+
+
+def warm(manner: Manner) -> dict[str, object]:
+    """What processes are told so that what is kept is there when they measure."""
+    if manner.repeated_batches is None:
+        return {}
+    return {
+        "repeated_batches": manner.repeated_batches,
+        "warm_steps": manner.warm_steps,
+        "warm_seconds": manner.warm_seconds,
+    }

@@ -35,7 +35,7 @@ from hasten.tuning.edits import edits_for
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import Judge
-from hasten.tuning.manner import KEEPING, SEED, manner_of
+from hasten.tuning.manner import KEEPING, SEED, manner_of, warm
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.search import candidates, leave_out, search
@@ -143,7 +143,9 @@ class _Tuning:
         run = self._measured({}, "the script as it is")
         return situation_of(run, {}), run.id
 
-    def _measured(self, settings: Settings, what: str, *, quick: bool = False) -> Run:
+    def _measured(
+        self, settings: Settings, what: str, *, quick: bool = False, warmth: dict[str, object] | None = None
+    ) -> Run:
         self.journal.tell(what)
         with tempfile.TemporaryFile() as output:
             wanted = Wanted(
@@ -152,7 +154,7 @@ class _Tuning:
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED},
+                spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED, **(warmth or {})},
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
@@ -265,7 +267,8 @@ class _Tuning:
         # made again where as much time is left for trials of what they find.
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
-            run = self._measured(settings, "where the time goes now", quick=quick)
+            warmth = warm(manner_of(first, settings))
+            run = self._measured(settings, "where the time goes now", quick=quick, warmth=warmth)
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
             return None

@@ -168,9 +168,7 @@ def choose(images: Images, *, num_images: int | None = None) -> tuple[list[int],
     number = len(images.paths)
     if number < FEWEST:
         missing = f", {images.num_missing} more are named and missing" if images.num_missing else ""
-        raise ImageError(
-            f"{images.paths[0].parent}: {number} usable images{missing}; at least {FEWEST} are needed"
-        )
+        raise ImageError(f"{images.paths[0].parent}: {number} usable images{missing}; at least {FEWEST} are needed")
     chosen = random.Random(0).sample(range(number), min(num_images or number, number))
     if images.folds:
         train = [i for i in chosen if images.folds[i] == "train"]

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.errors import WorkerDiedError
+from hasten.loading.cache.cache import Cache
 from hasten.loading.crew.processes import CrewError, Processes
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.epoch.drafts import Draft
@@ -75,6 +76,11 @@ class Feed(Epochs):
     def _workers(self) -> list[Any]:
         """The worker processes, by the name under which torch's iterator has them."""
         return self._crew.processes if isinstance(self._crew, Processes) else []
+
+    @property
+    def cache(self) -> Cache | None:
+        """Where its samples are kept; None where nothing is."""
+        return self._resources.cache
 
     # An epoch
 

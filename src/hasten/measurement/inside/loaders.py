@@ -28,6 +28,7 @@ class Loaders:
         self._lengths: list[int | None] = []
         self._taken: list[int] = []  # batches since the loader's last start
         self._starts: list[int] = []  # since the warm-up ended
+        self._caches: dict[int, Callable[[], object]] = {}
         self._last = 0
         self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
         self._asked_number = 0
@@ -51,6 +52,9 @@ class Loaders:
                 self._starts.append(0)
             self._numbers[loader] = number
         self._numbers[iterator] = number
+        cache = getattr(iterator, "cache", None)  # hasten's own loader has one, also where it stands in for torch's
+        if cache is not None:
+            self._caches[number] = ref(cache)
         self._taken[number] = 0
         self._starts[number] += 1
         processes = getattr(iterator, "_workers", [])
@@ -152,10 +156,10 @@ class Loaders:
 
     def raw(self) -> list[dict[str, object]]:
         """Everything, as JSON values."""
-        for loader, number in [*self._numbers.items()]:
-            cache = _cache(loader)
+        for number, known in self._caches.items():
+            cache = known()
             if cache is not None:
-                self._facts[number]["cache"] = cache
+                self._facts[number]["cache"] = _counts(cache)
         return self._facts
 
 
@@ -178,12 +182,9 @@ def _settings(loader: DataLoader[object]) -> dict[str, object]:
     }
 
 
-def _cache(loader: Any) -> dict[str, object] | None:
-    """What a loader of hasten's has kept; None where it keeps nothing or is not one."""
-    ours = sys.modules.get("hasten.loading.loader")
-    counts = loader.stats().cache if ours is not None and isinstance(loader, ours.Loader) else None
-    if counts is None:
-        return None
+def _counts(cache: Any) -> dict[str, object]:
+    """What a cache of hasten's own loader has given and holds."""
+    counts = cache.counts()
     tiers = [[tier.name, tier.num_hits, tier.num_bytes, tier.budget, tier.seconds_saved] for tier in counts.tiers]
     return {"misses": counts.num_misses, "tiers": tiers}
 

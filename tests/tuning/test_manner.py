@@ -1,0 +1,61 @@
+"""How launches are made: warm where something is kept, in trials and in the diagnosis after a kept fix alike."""
+
+import pytest
+from PIL import Image
+from runs import loader, run
+
+from hasten.fixes.catalog import installers_of
+from hasten.fixes.fix import situation_of
+from hasten.measurement.interventions import START
+from hasten.measurement.measure import Wanted, measure
+from hasten.tuning.manner import SEED, Manner, manner_of, spec_of, warm
+
+ENDLESS = """
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+class Photographs(Dataset):
+    '''One file under many numbers: an epoch of them is never seen to its end.'''
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        image = Image.open("photograph.png").convert("RGB").resize((16, 16))
+        return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).float(), index
+
+def main():
+    weight = torch.nn.Parameter(torch.zeros(768))
+    optimizer = torch.optim.SGD([weight], lr=1e-9)
+    while True:
+        for images, _ in DataLoader(Photographs(), batch_size=4, shuffle=True):
+            optimizer.zero_grad()
+            (images @ weight).square().mean().backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_only_what_keeps_samples_is_measured_warm():
+    first = situation_of(run(loaders=(loader(),)), {})
+    assert warm(manner_of(first, {"bf16": True})) == {} == warm(Manner())
+    told = warm(manner_of(first, {"cache": "auto"}))
+    assert 0 < told["repeated_batches"] < told["warm_steps"]
+    assert told.items() <= spec_of({"cache": "auto"}, manner_of(first, {"cache": "auto"})).items()
+
+
+@pytest.mark.slow
+def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((300, 300), 80).save("photograph.png")
+    (tmp_path / "train.py").write_text(ENDLESS)
+    settings = {"cache": "64 MiB"}
+    warmth = warm(Manner(repeated_batches=8, warm_steps=9))
+    spec = {"plugins": [START], "fixes": installers_of(settings), "seed": SEED, **warmth}
+    found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
+    (photographs,) = found.facts.loaders
+    assert photographs.num_cache_misses == 32, "the samples of eight batches, in the warm-up"
+    assert sum(tier.num_hits for tier in photographs.cache) >= 4 * len(found.steps)
