@@ -31,14 +31,15 @@ def _batch_size(situation: Situation) -> list[Proposal] | str:
 
 
 def combinations(num_steps: float | None) -> list[Settings]:
-    """Recipes worth a whole run each; a schedule needs the number of steps that training takes."""
-    found: list[Settings] = [{"adamw": RATES[0]}]
+    """Recipes worth a whole run each, from the likeliest on; a schedule needs the number of steps that training takes."""
+    found: list[Settings] = []
     if num_steps is not None and num_steps >= FEWEST_STEPS:
         total = round(num_steps)
         for rate in RATES[1:]:
             found.append({"adamw": rate, "onecycle": total})
-        found.append({"adamw": RATES[1], "cyclic": max(2, total // 8)})
         found.append({"onecycle": total})
+        found.append({"adamw": RATES[1], "cyclic": max(2, total // 8)})
+    found.append({"adamw": RATES[0]})
     return found
 
 

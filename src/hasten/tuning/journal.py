@@ -15,6 +15,7 @@ import msgspec
 
 from hasten.measurement.results import make_folder
 from hasten.records import Settings, Trial, Tuning, to_json
+from hasten.tuning.reserve import Reserve
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 
@@ -28,7 +29,7 @@ class Journal:
     on_progress: Progress
     on_trial: Callable[[Trial], object]
     spent_before: float = 0.0  # by the search that this one goes on with
-    kept_for_proof: float = 0.0  # seconds
+    reserve: Reserve = field(default_factory=Reserve)
     _began: float = field(default_factory=time.monotonic)
     _tuning: Tuning | None = None
 
@@ -71,8 +72,12 @@ class Journal:
         return self.seconds - self.spent()
 
     def left_for_search(self) -> float:
+        """Seconds of the budget, without those that are kept for what comes after."""
+        return self.left() - self.reserve.all
+
+    def left_for_heats(self) -> float:
         """Seconds of the budget, without those that the proof will take."""
-        return self.left() - self.kept_for_proof
+        return self.left() - self.reserve.proof
 
     def make_scratch(self) -> Path:
         """A folder for launches."""

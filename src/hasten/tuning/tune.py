@@ -38,16 +38,15 @@ from hasten.tuning.judge import Judge
 from hasten.tuning.manner import KEEPING, SEED, manner_of, warm
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
+from hasten.tuning.reserve import Reserve, reserve
 from hasten.tuning.search import candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
-MOST_FOR_PROOF = 0.5  # of what is left of the budget once the script is diagnosed
 FOR_SUSPICIONS = 1 / 8  # of the budget: later than that nothing is begun where nothing was found
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
-PROOF_PAIRS = 4  # of launches that the proof's speed will take, as a rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +116,7 @@ class _Tuning:
         try:
             self.bench = Bench(self.command, journal.make_scratch(), patience=self.budget.patience)
             first, run_id = self._first(before)
-            journal.kept_for_proof = self._proof_seconds(first)
+            journal.reserve = self._reserve(first)
             journal.begin(before or self._begun(name, first, run_id))
             try:
                 self._search(first)
@@ -235,7 +234,7 @@ class _Tuning:
             tuning.settings,
             recipe.combinations(num_steps),
             metric,
-            time_left=self.journal.left_for_search,
+            time_left=self.journal.left_for_heats,
             on_launch=self.journal.tell,
         ):
             self.journal.keep(heats=(*self.journal.tuning.heats, heat))
@@ -305,11 +304,16 @@ class _Tuning:
             time_left=self.journal.left,
         )
 
-    def _proof_seconds(self, first: Situation) -> float:
-        """What the proof will take, so that the search leaves as much."""
-        start = first.case.run.first_step_seconds or 0.0
-        pairs = 2 * PROOF_PAIRS * (start + manner_of(first, {}).seconds)
-        return min(MOST_FOR_PROOF * self.journal.left(), pairs + self._judge(first, {}).seconds(start))
+    def _reserve(self, first: Situation) -> Reserve:
+        """What comes after the trials, so that they leave as much."""
+        return reserve(
+            first,
+            self._judge(first, {}),
+            left=self.journal.left(),
+            metric=self.budget.metric,
+            num_steps=num_steps_of(first.case.run, self.budget.num_epochs),
+            recipes=self.budget.recipes,
+        )
 
     def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
         samples = self.journal.tuning.samples_per_step

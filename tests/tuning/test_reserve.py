@@ -1,0 +1,44 @@
+"""Enough of a budget is left for what comes after the trials, and never all of it."""
+
+import re
+
+import pytest
+from runs import loader, run
+
+from hasten.fixes.fix import situation_of
+from hasten.tuning.judge import Judge
+from hasten.tuning.metric import Metric
+from hasten.tuning.reserve import reserve
+
+METRIC = Metric(re.compile("F1: (.*)"))
+FIRST = situation_of(run(loaders=(loader(),)), {})
+JUDGE = Judge(bench=None, step_seconds=FIRST.case.step, steps_per_epoch=None)
+
+
+def kept(left, *, metric=None, num_steps=None, recipes=False):
+    return reserve(FIRST, JUDGE, left=left, metric=metric, num_steps=num_steps, recipes=recipes)
+
+
+def test_the_proof_gets_what_it_takes_where_there_is_enough():
+    found = kept(10_000)
+    assert 0 < found.proof < 1000 and found.heats == 0.0
+    assert kept(100_000) == found
+
+
+def test_of_a_short_budget_half_is_left_for_trials():
+    assert kept(20.0).all == pytest.approx(10.0)
+
+
+def test_whole_runs_are_kept_for_too():
+    num_steps = 1000
+    more = kept(100_000, metric=METRIC, num_steps=num_steps).proof - kept(100_000).proof
+    assert more >= 6 * num_steps * FIRST.case.step, "three seeds on both sides"
+
+
+def test_recipes_get_a_whole_run_each_before_the_proof():
+    target = Metric(METRIC.pattern, target=0.5)
+    found = kept(1e6, metric=target, num_steps=1000, recipes=True)
+    assert found.heats >= 6 * 1000 * FIRST.case.step
+    assert kept(1e6, metric=target, num_steps=1000).heats == 0.0
+    short = kept(60.0, metric=target, num_steps=1000, recipes=True)
+    assert short.all == pytest.approx(40.0) and short.heats / short.proof == pytest.approx(found.heats / found.proof)
