@@ -152,7 +152,7 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
 
 def _keeping_up(work: float, rest: float) -> str:
     """How many cores make batches as fast as the rest of the step takes them; nothing where one does."""
-    number = math.ceil(work / rest) if rest > 0 else 1
+    number = math.ceil(work / rest - 0.1) if rest > 0 else 1  # a tenth of a core more is none
     return f": keeping up takes about {number} cores" if number > 1 else ""
 
 
