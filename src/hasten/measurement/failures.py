@@ -13,7 +13,7 @@ from typing import Any
 from hasten.measurement.inside.child import OUT_OF_MEMORY
 from hasten.measurement.launch import Outcome
 
-SURVIVES = "`hasten run` trains it in smaller pieces at the same batch, or give it a smaller batch"
+SURVIVES = "`hasten run --set micro_batch=auto SCRIPT` trains it in smaller pieces at the same batch"
 
 
 def failure(code: int, outcome: Outcome) -> str:
@@ -25,7 +25,7 @@ def failure(code: int, outcome: Outcome) -> str:
         with contextlib.suppress(ValueError):
             name = signal.Signals(-code).name
             if name == "SIGKILL":
-                return f"the script was ended by SIGKILL, as the system does where memory runs out; {SURVIVES}"
+                return "the script was ended by SIGKILL, as the system does where memory runs out: see what takes it"
             return f"the script was ended by {name}; nothing was measured"
     return f"the script failed with exit code {code}; mend it first (its own message stands above)"
 
