@@ -291,7 +291,7 @@ def test_images_are_read_because_they_are_decoded():
 
 def test_slow_work_says_how_many_cores_would_keep_up():
     (finding,) = diagnose(fed(stage("decode", "Pillow JPEG", 6.4), num_workers=2)).findings
-    assert "160 ms of one core: keeping up takes about 4 cores" in finding.because[-1], (
+    assert "one core 160 ms: keeping up takes about 4 cores beside those that train" in finding.because[-1], (
         "the rest of a step takes 40 ms"
     )
     (finding,) = diagnose(fed(stage("decode", "Pillow JPEG", 0.4))).findings

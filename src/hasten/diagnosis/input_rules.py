@@ -132,9 +132,9 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
         because = [f"with num_workers={number} instead of {train.num_workers} the step takes {_ratio(case, kind)}"]
         if work is not None and kind == "too_few_workers":
             rest = case.regular - case.phase("data_wait")
-            because.append(
-                f"a batch takes a worker {ms(work)}, the rest of the step {ms(rest)}{_keeping_up(work, rest)}"
-            )
+            because.append(f"a batch takes a worker {ms(work)}, the rest of the step {ms(rest)}")
+            if keeping_up := _keeping_up(case, train):
+                because.append(keeping_up)
         if train.num_workers > case.run.machine.num_cores:
             because.append(f"{train.num_workers} workers share {case.run.machine.num_cores:g} cores")
         return Finding(
@@ -150,10 +150,17 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
     return None
 
 
-def _keeping_up(work: float, rest: float) -> str:
+def _keeping_up(case: Case, train: LoaderFacts) -> str:
     """How many cores make batches as fast as the rest of the step takes them; nothing where one does."""
-    number = math.ceil(work / rest - 0.1) if rest > 0 else 1  # a tenth of a core more is none
-    return f": keeping up takes about {number} cores" if number > 1 else ""
+    rest = case.regular - case.phase("data_wait")
+    if not train.num_measured_batches or rest <= 0:
+        return ""
+    work = sum(s.cpu_seconds for s in train.stages) * case.batches / train.num_measured_batches
+    number = math.ceil(work / rest - 0.1)  # a tenth of a core more is none
+    if number < 2:
+        return ""
+    beside = " beside those that train" if case.on_cpu else ""
+    return f"a step's samples take one core {ms(work)}: keeping up takes about {number} cores{beside}"
 
 
 def _setting(case: Case, name: str, setting: str) -> str:
@@ -234,10 +241,8 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
     others = [s.detail or s.name for s in cost.stages if s is not first and s.seconds > 0.05 * first.seconds]
     with_others = f"with {', '.join(others)} " if others else "it is "
     because.append(f"{with_others}{percent(cost.seconds / total)} of the loader's work")
-    cores = sum(s.cpu_seconds for s in train.stages) * case.batches / train.num_measured_batches
-    rest = case.regular - case.phase("data_wait")
-    if cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(cores, rest)):
-        because.append(f"a step's samples take {ms(cores)} of one core{keeping_up}")
+    if cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(case, train)):
+        because.append(keeping_up)
     line = _worker_line(case)
     title, remedy = _words(case, train, cost.kind, first, because)
     return Finding(
