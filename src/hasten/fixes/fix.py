@@ -58,18 +58,21 @@ class Situation:
         A finding asks for certainty, a trial does not: it is there to give it. Where nothing is mended yet it is half of
         what was seen, for chance had its part. Where a fix is kept, the script is worth a longer search: what is sure and
         too little for a finding counts, and of what is not sure the mean of the estimate and of the interval's better end,
-        for a few noisy steps that saw nothing do not say that there is nothing.
+        for a few noisy steps that saw nothing do not say that there is nothing. Nor do they say that there is much: what
+        they leave open promises no more than what is just worth a trial, and so is tried last.
         """
         tried = self.intervention(name)
         if tried is None or tried.ratio is None or tried.ratio.value > 1.0:
             return 0.0
         sure = tried.ratio.high < 1.0
-        if self.settings:
-            ratio = tried.ratio.value if sure else (tried.ratio.value + tried.ratio.low) / 2
-        else:
-            ratio = 1.0 if sure else (tried.ratio.value + 1.0) / 2
-        saved = (1 - ratio) * self.case.regular
-        return saved if saved >= (WORTH if self.settings else SUSPICIOUS) * self.case.step else 0.0
+        seen = (1 - tried.ratio.value) * self.case.regular
+        if not self.settings:
+            saved = 0.0 if sure else seen / 2
+            return saved if saved >= SUSPICIOUS * self.case.step else 0.0
+        if sure:
+            return seen if seen >= WORTH * self.case.step else 0.0
+        hoped = (seen + (1 - tried.ratio.low) * self.case.regular) / 2
+        return max(seen / 2, WORTH * self.case.step) if hoped >= WORTH * self.case.step else 0.0
 
     @property
     def looks_healthy(self) -> bool:
