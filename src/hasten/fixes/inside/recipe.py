@@ -96,7 +96,16 @@ def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Cal
 
 def onecycle(site: Site, fix: str, value: object) -> None:
     """The learning rate rises to the script's and falls to nothing within so many steps (Smith and Topin, 2018)."""
-    _schedule(site, fix, lambda optimizer, rates: OneCycleLR(optimizer, rates, total_steps=int(value)))  # type: ignore[call-overload]
+    _schedule(
+        site,
+        fix,
+        lambda optimizer, rates: OneCycleLR(
+            optimizer,
+            rates,
+            total_steps=int(value),  # type: ignore[call-overload]
+            cycle_momentum=_has_momentum(optimizer),
+        ),
+    )
 
 
 def cyclic(site: Site, fix: str, value: object) -> None:
@@ -109,9 +118,14 @@ def cyclic(site: Site, fix: str, value: object) -> None:
             [rate / 10 for rate in rates],
             rates,
             step_size_up=int(value),  # type: ignore[call-overload]
-            cycle_momentum="momentum" in optimizer.defaults,
+            cycle_momentum=bool(optimizer.defaults.get("momentum")),
         ),
     )
+
+
+def _has_momentum(optimizer: Optimizer) -> bool:
+    """Whether there is one to swing against the rate: a schedule gives none to SGD that has none."""
+    return bool(optimizer.defaults.get("momentum")) or "betas" in optimizer.defaults
 
 
 def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRScheduler]) -> None:
