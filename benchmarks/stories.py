@@ -11,7 +11,7 @@ limit   superres in a control group with less memory than the samples take: with
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
         nothing but make samples: the ceiling of any loader
-grow    feed with `--grow` in such a group: by itself, and under `hasten run`
+grow    feed with `--grow` in an address space of ROOM bytes: by itself, and under `hasten run`
 
 Prints tables and one JSON line; everything that was measured goes to benchmarks/results/stories/.
 """
@@ -26,6 +26,7 @@ import multiprocessing
 import os
 import platform
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -37,6 +38,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from hasten.cli.saved import nearest_run
+from hasten.records import Tuning
 from hasten.stats import Estimate, paired_speedup
 from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.folders import choose, read_classes, read_unlabelled
@@ -44,7 +49,8 @@ from hasten.workloads.folders import choose, read_classes, read_unlabelled
 RESULTS = Path(__file__).resolve().parent / "results" / "stories"
 FOLDERS = {"xray": "xray", "feed": "photos", "superres": "sr", "efficient": "tiny", "classify": "photos"}
 SHARES = (0.25, 0.5, 0.75, 1.0)
-REPEATS = 6  # of each photograph, so that the set is larger than what the limit leaves
+REPEATS = 40  # of each photograph: prepared, all of them are twice what the limit allows
+ROOM = 6 << 30  # bytes of address space; libraries and threads reserve two thirds of it
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
 ASKED = 0.95  # of the work of what is held is to be saved
 SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
@@ -73,11 +79,11 @@ def tuned(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[st
 
 
 def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """The last of the search's runs that were diagnosed; None where none was but the script as it is."""
-    runs = found["tuning"]["runs"] if found.get("tuning") else []
-    if len(runs) < 2:
+    """The diagnosed run that had most of the plan, and nothing else."""
+    near = nearest_run(msgspec.convert(found["tuning"], Tuning)) if found.get("tuning") else None
+    if near is None:
         return None
-    return json.loads((folder / ".hasten" / "runs" / runs[-1] / "run.json").read_text(encoding="utf-8"))
+    return json.loads((folder / ".hasten" / "runs" / near / "run.json").read_text(encoding="utf-8"))
 
 
 # ------------------------------------------------------------------------------------------------------- held
@@ -280,7 +286,7 @@ def limit(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[s
         "as it is": [sys.executable, *story],
     }.items():
         with scratch() as folder:
-            result = limited(command, folder, seconds=300.0)
+            result = {"side": name, **limited(command, folder, seconds=300.0)}
         peak = max(result.get("bytes_each_second", [0.0]))
         print(
             f"limit {name}: exit {result.get('exit_code')}, {peak / 2**20:.0f} of {LIMIT / 2**20:.0f} MiB", flush=True
@@ -295,9 +301,11 @@ def grow(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[st
         "by itself": [sys.executable, *story],
         "under hasten run": hasten("run", "--set", "set_to_none=true", *story),
     }.items():
+        within = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (ROOM, ROOM))
         with scratch() as folder:
-            result = limited(command, folder, seconds=400.0)
-        print(f"grow {name}: exit {result.get('exit_code')}; {'; '.join(result.get('said', [])[-2:])}", flush=True)
+            told = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=within)
+        result = {"room": ROOM, "exit_code": told.returncode, "said": (told.stdout + told.stderr).splitlines()[-16:]}
+        print(f"grow {name}: exit {told.returncode}; {'; '.join(result['said'][-2:])}", flush=True)
         yield f"grow: {name}", result
 
 

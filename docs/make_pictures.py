@@ -117,7 +117,9 @@ def limited_memory() -> Chart | None:
     limit = 0.0
     for path in sorted((RESULTS / "stories").glob("limit_*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        name = path.stem.removeprefix("limit_").replace("_", " ").replace("hastens", "hasten's")
+        if "bytes_each_second" not in result:
+            continue
+        name = result["side"]
         limit = result["limit"] / 2**20
         for second, used in enumerate(result["bytes_each_second"]):
             mib = used / 2**20

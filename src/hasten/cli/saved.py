@@ -22,7 +22,7 @@ class Saved:
     path: Path
     run: Run
     tuning: Tuning | None = None
-    after: Run | None = None  # the last run that was diagnosed in the search, under what had been kept by then
+    after: Run | None = None  # the diagnosed run that had most of the plan, and nothing else
 
 
 def find_saved(saved: str | None, *, root: Path) -> Saved:
@@ -38,10 +38,17 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     if not first.is_file():
         raise RecordError(f"{path} is of a run that is gone ({first}); search again")
     after = None
-    if len(tuning.runs) > 1:
-        with contextlib.suppress(RecordError, OSError):
-            after = _run(runs / tuning.runs[-1] / RUN)
+    with contextlib.suppress(RecordError, OSError):
+        near = nearest_run(tuning)
+        after = _run(runs / near / RUN) if near is not None else None
     return Saved(path=path, run=_run(first), tuning=tuning, after=after)
+
+
+def nearest_run(tuning: Tuning) -> str | None:
+    """The id of the run that was made under most of the plan's settings, and under no other; None where none was."""
+    plan = tuning.settings.items()
+    made = [(len(on), id) for id, on in zip(tuning.runs, tuning.run_settings) if on and on.items() <= plan]
+    return max(made, default=(0, None))[1]
 
 
 def _run(path: Path) -> Run:
