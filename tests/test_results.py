@@ -8,6 +8,7 @@ from command import run, said
 from pages import full_run, search
 from runs import steps
 
+from hasten.cli.saved import nearest_run
 from hasten.records import Tuning, to_json
 
 
@@ -88,6 +89,19 @@ def test_a_record_without_what_was_added_since_is_read(tmp_path):
     keep(tmp_path, search(full_run())).write_text(json.dumps(tuning))
     answer = run("report", "--html", "page.html", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_the_run_beside_a_search_is_of_its_plan():
+    tuning = search(full_run())
+
+    def nearest(*made):
+        names = tuple(f"run-{n}" for n in range(len(made)))
+        return nearest_run(msgspec.structs.replace(tuning, runs=names, run_settings=made))
+
+    assert tuning.settings == {"cache": "auto", "num_workers": 2}
+    assert nearest({}, {"cache": "auto"}, {"cache": "auto", "num_workers": 2}) == "run-2"
+    assert nearest({}, {"cache": "auto"}, {"cache": "auto", "bf16": True}) == "run-1", "bf16 is not in the plan"
+    assert nearest({}, {"bf16": True}) is None and nearest({}) is None
 
 
 def slower(seconds, name):

@@ -8,7 +8,7 @@ from hasten.fixes.catalog import installers_of
 from hasten.fixes.fix import situation_of
 from hasten.measurement.interventions import START
 from hasten.measurement.measure import Wanted, measure
-from hasten.tuning.manner import SEED, Manner, manner_of, spec_of, warm
+from hasten.tuning.manner import SEED, Manner, limited, manner_of, spec_of, warm
 
 ENDLESS = """
 import torch
@@ -44,7 +44,21 @@ def test_only_what_keeps_samples_is_measured_warm():
     assert warm(manner_of(first, {"bf16": True})) == {} == warm(Manner())
     told = warm(manner_of(first, {"cache": "auto"}))
     assert 0 < told["repeated_batches"] < told["warm_steps"]
-    assert told.items() <= spec_of({"cache": "auto"}, manner_of(first, {"cache": "auto"})).items()
+    assert told.items() <= spec_of({"cache": "8 GiB"}, manner_of(first, {"cache": "8 GiB"})).items()
+
+
+def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
+    def budget(num_samples):
+        feeding = loader(num_samples=num_samples, decoded_bytes_per_sample=1e6)
+        manner = manner_of(situation_of(run(loaders=(feeding,)), {}), {"cache": "auto"})
+        assert limited({"cache": "8 GiB", "bf16": True}, manner) == {"cache": "8 GiB", "bf16": True}
+        return manner.repeated_batches * 32, limited({"cache": "auto"}, manner)["cache"]
+
+    repeated, held = budget(10_000_000)
+    whole = held / repeated * 10_000_000
+    assert held < repeated * 1e6, "ten terabytes are not held"
+    assert budget(20_000_000)[1] == pytest.approx(held / 2, rel=0.01)
+    assert budget(repeated)[1] == pytest.approx(whole), "all of the memory where all of the set is repeated"
 
 
 @pytest.mark.slow

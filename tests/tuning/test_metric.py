@@ -10,7 +10,7 @@ from hasten.records import Heat
 from hasten.tuning import quality
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.judge import Judge
-from hasten.tuning.metric import Metric, WholeRun, check_whole_runs
+from hasten.tuning.metric import Metric, WholeRun, WholeRuns, check_whole_runs
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 
@@ -39,11 +39,13 @@ def judged(monkeypatch):
     """Whole runs of a judge whose script and plan take these steps of accuracy a second."""
     monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
 
-    def judge(pace, **settings):
+    def judge(pace, *, left=1e6, **settings):
         bench = Runs(pace)
         metric = Metric(PATTERN, **settings)
         checks, runs = check_whole_runs(
-            Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None), {"onecycle": 50}, metric
+            Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: left),
+            {"onecycle": 50},
+            metric,
         )
         return {check.what: check for check in checks}, runs, bench
 
@@ -81,13 +83,51 @@ def test_more_seeds_are_run_where_the_first_do_not_tell(judged, monkeypatch):
     assert len(runs.baseline) == 5 and checks["metric"].text == "5"
 
 
+def test_a_course_that_ends_in_no_number_passes_nothing():
+    baseline = [0.7, 0.71, 0.69]
+    assert quality.metric_holds(baseline, [0.7, 0.7, float("nan")], higher_is_better=True).state == "failed"
+    assert quality.metric_holds([0.7, 0.7, float("nan")], baseline, higher_is_better=True).state == "unknown"
+    runs = WholeRuns(Metric(PATTERN))
+    runs.baseline = [WholeRun(value=v, num_values=10, reached=None, seconds=1.0) for v in baseline]
+    runs.plan = [WholeRun(value=v, num_values=9, reached=None, seconds=1.0) for v in baseline]
+    (check,) = runs.checks()
+    assert check.state == "unknown" and "printed 9 times with the plan, 10 times without" in check.text
+
+
+def test_a_script_that_fails_in_whole_runs_only_with_the_plan_fails_the_proof(judged, monkeypatch):
+    def run(_self, _bench, settings, *, shift):
+        if bool(settings) == with_plan:
+            raise SideError("no validation under it")
+        return WholeRun(value=0.5, num_values=1, reached=None, seconds=1.0)
+
+    monkeypatch.setattr(Metric, "run", run)
+    with_plan = True
+    assert judged({"": 0.09, "onecycle": 0.09})[0]["metric"].state == "failed"
+    with_plan = False
+    assert judged({"": 0.09, "onecycle": 0.09})[0]["metric"].state == "unknown"
+
+
+def test_seeds_that_time_does_not_hold_are_not_begun(judged):
+    checks, runs, _ = judged({"": 0.09, "onecycle": 0.09}, left=-45.0)
+    assert len(runs.baseline) == 1 and "no time for 3 seeds: --budget gives more" in checks["metric"].text
+
+
+def test_a_script_that_never_reached_the_target_is_told_so(judged):
+    checks, runs, _ = judged({"": 0.01, "onecycle": 0.2}, target=0.5)
+    assert runs.num_never == 3
+    assert "without the plan not within 10.0 s at 3 of 3 seeds: at least 3.33" in checks["target"].text
+
+
 def test_less_may_be_better():
     metric = Metric(re.compile(r"loss ([0-9.]+)"), higher_is_better=False, target=0.5)
     output = Output(text="loss 0.9\nloss 0.4\n", grown=[(1.0, 9), (2.0, 18)], seconds=3.0)
-    assert metric._read(output) == WholeRun(value=0.4, reached=2.0, seconds=3.0)
+    assert metric._read(output) == WholeRun(value=0.4, num_values=2, reached=2.0, seconds=3.0)
 
 
-@pytest.mark.parametrize("text, message", [("nothing", "is nowhere"), ("accuracy 1.2.3", "is no number")])
+@pytest.mark.parametrize(
+    "text, message",
+    [("nothing", "is nowhere"), ("accuracy 1.2.3", "is no number"), ("accuracy 9.8e-05", "out of a longer number")],
+)
 def test_a_metric_that_is_not_there_is_said(text, message):
     with pytest.raises(SideError, match=message):
         Metric(PATTERN)._read(Output(text=text, grown=[], seconds=1.0))
@@ -96,12 +136,15 @@ def test_a_metric_that_is_not_there_is_said(text, message):
 def test_the_recipe_that_is_first_at_the_target_is_chosen(monkeypatch):
     monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
     bench = Runs({"": 0.06, "adamw": 0.1, "onecycle": 0.2})
-    recipes = [{"adamw": 0.001}, {"onecycle": 50}]
-    ended = list(heats(bench, {}, recipes, Metric(PATTERN, target=0.5), time_left=lambda: 1.0))
+    recipes = [{}, {"adamw": 0.001}, {"onecycle": 50}]
+    ended = list(heats(bench, {}, recipes, Metric(PATTERN, target=0.5), time_left=lambda: 11.0))
     assert [heat.reached for heat in ended] == [9.0, 6.0, 3.0]
     assert soonest(ended) == {"onecycle": 50}
     assert soonest([Heat(settings={"adamw": 0.1}, metric=0.2)]) == {}, "nobody came so far"
     assert not list(heats(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 0.0))
+    assert len(list(heats(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 9.0))) == 1, (
+        "a run takes ten seconds"
+    )
 
 
 @pytest.mark.slow

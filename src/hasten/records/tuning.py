@@ -38,7 +38,7 @@ class Check(Record, frozen=True):
 class BothSides(Record, frozen=True):
     """One quantity on both sides, the first of one beside the first of the other: one value a launch, a seed or a run."""
 
-    what: str  # "seconds a step" "loss" "metric" "seconds to target"
+    what: str  # "seconds a step" "loss" "metric" "seconds to target" "seconds to target, or to the end"
     baseline: tuple[float, ...]
     plan: tuple[float, ...]
     difference: Interval | None = None  # mean of plan - baseline, pair by pair
@@ -58,6 +58,7 @@ class Proof(Record, frozen=True):
     plan_losses: tuple[float | None, ...] = ()
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
+    broken_because: tuple[str, ...] = ()  # what was seen of each of them
 
 
 class Edit(Record, frozen=True):
@@ -108,4 +109,5 @@ class Tuning(Record, frozen=True):
     step_seconds: float | None = None  # of the baseline, when it was diagnosed
     samples_per_step: float | None = None
     runs: tuple[str, ...] = ()  # ids of the diagnosed runs, the baseline's first
+    run_settings: tuple[Settings, ...] = ()  # under which each was made
     notes: tuple[str, ...] = ()

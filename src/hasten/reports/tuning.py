@@ -59,12 +59,18 @@ def headline(tuning: Tuning) -> str:
 def why_empty(tuning: Tuning) -> str:
     """Why a search has kept nothing."""
     if tuning.proof is not None and tuning.proof.verdict == "broken":
-        return "what made it faster changed what it learns"
+        return "; ".join(f"{name} was taken out, {why}" for name, why in taken_out(tuning.proof).items())
     if tuning.proof is not None:
         return "as a whole it was not faster"
     if tuning.trials:
         return "nothing that was tried makes it faster"
     return "nothing was found that a fix would mend"
+
+
+def taken_out(proof: Proof) -> dict[str, str]:
+    """Fixes that the proof took out, and why."""
+    reasons = proof.broken_because or ("it changed what is learnt",) * len(proof.broken_by)
+    return dict(zip(proof.broken_by, reasons))
 
 
 def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
@@ -116,7 +122,8 @@ def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
     for check in proof.checks:
         sheet.paragraph(f"{check.state}: {check.text}", lead="  ")
     if proof.broken_by:
-        sheet.paragraph(f"taken out, for it changed what is learnt: {', '.join(proof.broken_by)}", lead="  ")
+        for name, reason in taken_out(proof).items():
+            sheet.paragraph(f"taken out: {name}; {reason}", lead="  ")
 
 
 def _add_edits(sheet: Sheet, tuning: Tuning) -> None:

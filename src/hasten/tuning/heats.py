@@ -25,13 +25,15 @@ def heats(
     time_left: Callable[[], float],
     on_launch: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Heat]:
-    """A whole run of the plan as it is, then of the plan with each recipe, until time is over."""
-    for recipe in [{}, *recipes]:
-        if time_left() <= 0:
+    """A whole run of the plan with each recipe, as long as there is time for one as long as the last."""
+    longest = 0.0
+    for recipe in recipes:
+        if time_left() <= longest:
             return
         on_launch(f"a whole run with {told(recipe)}")
         try:
             run = metric.run(bench, {**settings, **recipe}, shift=SHIFT)
+            longest = max(longest, run.seconds)
         except SideError as error:
             yield Heat(settings=recipe, note=str(error))
         else:

@@ -10,8 +10,10 @@ Precision, and everything whose batches are drawn otherwise: losses inside the b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
 from hasten.fixes.fix import GUARANTEES
@@ -43,6 +45,8 @@ class Judge:
     keeps: bool = False  # samples are kept from one epoch to the next: a second one must be seen
     on_launch: Callable[[str], object] = lambda _: None
     time_left: Callable[[], float] = lambda: float("inf")  # without it no more than the first seeds are run
+    whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
+    launch_seconds: float = 0.0  # that the last launch took
     _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
 
     @property
@@ -83,12 +87,14 @@ class Judge:
             spec.update(mode="first steps", steps=steps, seconds=3 * SECONDS, perturb=perturb)
             if self.epoch_batches is not None:
                 spec["epoch_batches"] = self.epoch_batches
+            began = time.monotonic()
             try:
                 self._told[key] = self.bench.run(
                     spec=spec, environment=variables_of(settings, scratch=self.bench.folder)
                 ).quality
             except SideError as error:
                 raise error if settings else BaselineError(str(error)) from None
+            self.launch_seconds = time.monotonic() - began
         return self._told[key]
 
     def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
@@ -148,7 +154,7 @@ def _band(judge: Judge, settings: Settings) -> Check:
     check = quality.within_band(judge.seeds({}, first), judge.seeds(settings, first))
     if check.state != "unknown":
         return check
-    if judge.time_left() <= 0:
+    if judge.time_left() <= 2 * (all_of_them - first) * judge.launch_seconds:
         return quality.unknown("band", f"{check.text}; there was no time for {all_of_them} seeds")
     return quality.within_band(judge.seeds({}, all_of_them), judge.seeds(settings, all_of_them))
 

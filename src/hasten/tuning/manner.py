@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from hasten.diagnosis.case import Case
+from hasten.diagnosis.ceiling import USABLE_MEMORY
 from hasten.fixes.catalog import installers_of, start_seconds_of
 from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
@@ -32,6 +33,7 @@ class Manner:
     repeated_batches: int | None = None  # the same over and over, measured once each has come
     warm_steps: int = 0  # until then
     warm_seconds: float = 20.0  # that these may take
+    cache_bytes: int | None = None  # of "auto": as large for the repeated batches as the machine's memory is for all
     most_pairs: int = 16
     futile_from: int = 6  # pairs; of fewer the spread is too uncertain to give a trial up by
     turns: bool = False  # both sides of a pair at once, one working at a time
@@ -56,9 +58,26 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
         repeated_batches=math.ceil(number * max(1.0, case.batches)),
         warm_steps=number + 1,
         warm_seconds=3 * max(WARM_LIMIT, number * case.step),
+        cache_bytes=_cache_bytes(first, math.ceil(number * max(1.0, case.batches))),
         turns=turns,
         futile_from=futile_from,
     )
+
+
+def _cache_bytes(first: Situation, num_batches: int) -> int | None:
+    """The part of the memory that so many batches of the whole set would have: a set that does not fit misses here too."""
+    need, train = first.diagnosis.cache, first.case.train
+    if need is None or train is None or not train.batch_size:
+        return None
+    share = min(1.0, num_batches * train.batch_size / need.num_samples)
+    return int(share * USABLE_MEMORY * first.case.run.machine.memory_available_bytes)
+
+
+def limited(settings: Settings, manner: Manner) -> Settings:
+    """The settings as a launch gets them."""
+    if manner.cache_bytes is None or settings.get("cache") != "auto":
+        return settings
+    return {**settings, "cache": manner.cache_bytes}
 
 
 def _can_take_turns(case: Case) -> bool:
@@ -79,7 +98,7 @@ def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int 
         "shift": shift,
         "quality": quality,
         "plugins": [START],
-        "fixes": installers_of(settings),
+        "fixes": installers_of(limited(settings, manner)),
         "start_seconds": start_seconds_of(settings),
     }
     return {**spec, **warm(manner)}

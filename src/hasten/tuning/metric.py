@@ -14,9 +14,12 @@ from hasten.fixes.catalog import variables_of
 from hasten.measurement.side import Bench, Output, SideError
 from hasten.records import Check, Settings
 from hasten.tuning import quality
-from hasten.tuning.judge import FAR, SEEDS, Judge
+from hasten.tuning.judge import FAR, SEEDS, BaselineError, Judge
 from hasten.tuning.manner import Manner, spec_of
 
+REST_OF_NUMBER = re.compile(r"\.?\d|[eE][+-]?\d")
+FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last seed
+TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # a line in a file tells its time only where it is not held back
 
@@ -26,6 +29,7 @@ class WholeRun:
     """One run of the script to its end."""
 
     value: float  # of the metric, the last that was printed
+    num_values: int  # that were printed
     reached: float | None  # seconds from the command's start to the first value that is as good as the target
     seconds: float
 
@@ -52,13 +56,18 @@ class Metric:
         found = [*self.pattern.finditer(output.text)]
         if not found:
             raise SideError(f"{self.pattern.pattern!r} is nowhere in the script's output")
+        for match in found:
+            if REST_OF_NUMBER.match(output.text, match.end(1)):
+                raise SideError(
+                    f"{self.pattern.pattern!r} takes {match[1]!r} out of a longer number; widen its group"
+                )
         try:
             values = [float(match[1]) for match in found]
         except ValueError:
             raise SideError(f"{found[-1][1]!r}, found by {self.pattern.pattern!r}, is no number") from None
         times = [output.seconds_at(match.end()) for match in found]
         reached = next((at for value, at in zip(values, times) if self._is_there(value)), None)
-        return WholeRun(value=values[-1], reached=reached, seconds=output.seconds)
+        return WholeRun(value=values[-1], num_values=len(values), reached=reached, seconds=output.seconds)
 
     def _is_there(self, value: float) -> bool:
         if self.target is None:
@@ -80,15 +89,38 @@ class WholeRuns:
         sides = [({}, self.baseline), (settings, self.plan)]
         for chosen, into in sides if number % 2 == 0 else sides[::-1]:
             judge.on_launch(f"whole runs, seed {number + 1}")
-            into.append(self.metric.run(judge.bench, chosen, shift=FAR * number))
+            key = tuple(sorted(chosen.items())), number
+            try:
+                if key not in judge.whole_runs:
+                    judge.whole_runs[key] = self.metric.run(judge.bench, chosen, shift=FAR * number)
+            except SideError as error:
+                raise error if chosen else BaselineError(str(error)) from None
+            into.append(judge.whole_runs[key])
 
     def checks(self) -> list[Check]:
         """What they say."""
         before, now = ([run.value for run in side] for side in (self.baseline, self.plan))
         found = [quality.metric_holds(before, now, higher_is_better=self.metric.higher_is_better)]
+        for script, plan in zip(self.baseline, self.plan):
+            if script.num_values != plan.num_values and found[0].state == "passed":
+                # A value that is not a number may not look like the others: what follows it was not seen.
+                times = f"{plan.num_values} times with the plan, {script.num_values} times without"
+                found = [quality.unknown("metric", f"it was printed {times}: some of it may not be a number")]
         if self.metric.target is not None:
-            found.append(quality.target_sooner(*self.seconds_to_target(), target=self.metric.target))
+            found.append(
+                quality.target_sooner(*self.seconds_to_target(), target=self.metric.target, num_never=self.num_never)
+            )
         return found
+
+    @property
+    def num_never(self) -> int:
+        """The script's runs that never came as far as the target."""
+        return sum(run.reached is None for run in self.baseline)
+
+    def seconds(self, num_seeds: int) -> float:
+        """What so many more seeds will take on both sides, by those that were run."""
+        taken = [run.seconds for run in (*self.baseline, *self.plan)]
+        return 2 * num_seeds * sum(taken) / max(1, len(taken))
 
     def seconds_to_target(self) -> tuple[list[float], list[float | None]]:
         """Of each run of the script (where it never came so far: all of its seconds), and of each with the plan."""
@@ -99,25 +131,30 @@ class WholeRuns:
 def check_whole_runs(judge: Judge, settings: Settings, metric: Metric) -> tuple[list[Check], WholeRuns]:
     """Whole runs at a few seeds; at more where those do not tell and there is time.
 
-    Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %.
+    Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %. The first seed is always
+    run; by what it took, further ones are begun only where there is time for them, and for the comparison of speed.
     """
     runs = WholeRuns(metric)
     checks: list[Check] = []
     try:
         for number in metric.seeds:
+            if checks and runs.seconds(number - len(runs.baseline)) > judge.time_left() - FOR_SPEED:
+                return [_out_of_time(check, number) for check in checks], runs
             while len(runs.baseline) < number:
-                if runs.baseline and len(runs.baseline) >= metric.seeds[0] and judge.time_left() <= 0:
-                    return [_out_of_time(check, number) for check in checks], runs
+                if runs.baseline and runs.seconds(number - len(runs.baseline)) > judge.time_left() + TOLERATED:
+                    return [_out_of_time(check, number) for check in runs.checks()], runs
                 runs.add_seed(judge, settings)
             checks = runs.checks()
             if all(check.state != "unknown" for check in checks):
                 break
-    except SideError as error:
+    except BaselineError as error:
         return [quality.unknown("metric", str(error))], runs
+    except SideError as error:
+        return [quality.failed("metric", f"a whole run with the plan: {error}")], runs
     return checks, runs
 
 
 def _out_of_time(check: Check, number: int) -> Check:
     if check.state != "unknown":
         return check
-    return quality.unknown(check.what, f"{check.text}; there was no time for {number} seeds")
+    return quality.unknown(check.what, f"{check.text}; there was no time for {number} seeds: --budget gives more")

@@ -25,7 +25,7 @@ from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
 from hasten.records import Machine, Settings, Trial, Tuning, Value
 from hasten.reports import format
-from hasten.reports.tuning import why_empty
+from hasten.reports.tuning import taken_out, why_empty
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes")
@@ -221,6 +221,8 @@ def _header(tuning: Tuning) -> list[str]:
     if proof is None:
         return ["NOT PROVEN: the search did not get so far."]
     speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""
+    if proof.sooner is not None:
+        speed = f"the target {format.ratio_interval(proof.sooner)} as soon; "
     if proof.verdict == "proven":
         return [f"Proven: {speed}quality as the weakest of its fixes promises ({proof.guarantee})."]
     reasons = [check.text for check in proof.checks if check.state != "passed"]
@@ -253,7 +255,7 @@ def _comment(text: str) -> str:
 
 def _why_dropped(trial: Trial, tuning: Tuning) -> str:
     if tuning.proof is not None and trial.fix in tuning.proof.broken_by:
-        return "it changed what is learnt"
+        return taken_out(tuning.proof)[trial.fix]
     speed = f", {format.ratio_interval(trial.speedup)}" if trial.speedup is not None else ""
     if trial.verdict == "faster":
         return "nothing more beside the others"

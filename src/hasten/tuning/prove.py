@@ -35,31 +35,35 @@ def prove(
     on_pair: Callable[[int, Any], object] = lambda _n, _e: None,
 ) -> tuple[Proof, Settings, Trial | None]:
     """The proof of what is left of the settings once everything that breaks quality is out."""
-    broken: list[str] = []
+    broken: dict[str, str] = {}  # fixes that were taken out, and why
     while True:
         # A recipe is there to train otherwise: what each step learns is not compared, only what whole runs come to.
         kept = {name: value for name, value in settings.items() if CATALOG[name].guarantee != "recipe"}
         checks = check_quality(judge, kept) if kept else []
-        culprits: list[str] = []
+        culprits: dict[str, str] = {}
         if metric is not None and kept == settings:  # a target is what recipes are for
             metric = replace(metric, target=None)
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
-            culprits = [name for name in find_culprits(judge, kept) if name in settings]
+            culprits = dict.fromkeys(find_culprits(judge, kept), _first_failed(checks))
         elif metric is not None:
             told, runs = check_whole_runs(judge, settings, metric)
             checks += told
-            if any(check.state == "failed" for check in told):
-                # What promises least is to blame: whole runs of each would take days.
-                culprits = [name for name in settings if CATALOG[name].guarantee == weakest(settings)]
+            culprits = _to_blame(told, settings)
         elif kept != settings:
             checks.append(quality.unknown("metric", "a recipe is proven by a metric, and none was given"))
         if not culprits:
             break
-        broken += culprits
-        settings = _without(settings, culprits)
+        broken |= culprits
+        settings = _without(settings, [*culprits])
         if not settings:
-            proof = Proof(verdict="broken", guarantee="identical", checks=tuple(checks), broken_by=tuple(broken))
+            proof = Proof(
+                verdict="broken",
+                guarantee="identical",
+                checks=tuple(checks),
+                broken_by=tuple(broken),
+                broken_because=tuple(broken.values()),
+            )
             return proof, {}, None
     trial = compare(
         judge.bench,
@@ -84,8 +88,24 @@ def prove(
         plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
+        broken_because=tuple(broken.values()),
     )
     return proof, {} if checks[-1].state == "failed" else settings, trial
+
+
+def _to_blame(told: Sequence[Check], settings: Settings) -> dict[str, str]:
+    """Fixes that whole runs speak against, and what they say: whole runs of each by itself would take days."""
+    target = next((check for check in told if check.what == "target"), None)
+    if target is not None and target.state != "passed":
+        # A recipe has no other merit than its target: it stays only where that was shown.
+        return {name: target.text for name in settings if CATALOG[name].guarantee == "recipe"}
+    reason = _first_failed(told)
+    blamed = weakest(settings) if reason else None
+    return {name: reason for name in settings if CATALOG[name].guarantee == blamed}
+
+
+def _first_failed(checks: Sequence[Check]) -> str:
+    return next((check.text for check in checks if check.state == "failed"), "")
 
 
 def _measured(trial: Trial, ends: Sequence[Pair], runs: WholeRuns | None) -> tuple[BothSides, ...]:
@@ -96,7 +116,8 @@ def _measured(trial: Trial, ends: Sequence[Pair], runs: WholeRuns | None) -> tup
     }
     if runs is not None:
         found["metric"] = [(before.value, now.value) for before, now in zip(runs.baseline, runs.plan)]
-        found["seconds to target"] = [(b, n) for b, n in zip(*runs.seconds_to_target()) if n is not None]
+        what = "seconds to target, or to the end" if runs.num_never else "seconds to target"
+        found[what] = [(b, n) for b, n in zip(*runs.seconds_to_target()) if n is not None]
     return tuple(_both(what, pairs) for what, pairs in found.items() if pairs)
 
 

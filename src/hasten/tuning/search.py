@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from hasten.fixes.catalog import CATALOG, checked
 from hasten.fixes.fix import Fix, Proposal, Situation
+from hasten.fixes.recipe import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
 
 SMALL_GAIN = 1.15  # a speedup below which a fix may owe it to what has been kept since
@@ -109,6 +110,8 @@ def leave_out(
     for name in list(settings):
         if len(settings) < 2 or time_left() <= 0:
             return
+        if name in IN_WHOLE_RUNS:
+            continue
         rest = {other: value for other, value in settings.items() if other != name}
         if not all(CATALOG[other].finds(rest) for other in rest) or not _may_be_needless(name, rest, gains):
             continue

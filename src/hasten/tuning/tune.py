@@ -35,7 +35,7 @@ from hasten.tuning.edits import edits_for
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import Judge
-from hasten.tuning.manner import KEEPING, SEED, manner_of, warm
+from hasten.tuning.manner import KEEPING, SEED, Manner, limited, manner_of, warm
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
@@ -142,10 +142,10 @@ class _Tuning:
         run = self._measured({}, "the script as it is")
         return situation_of(run, {}), run.id
 
-    def _measured(
-        self, settings: Settings, what: str, *, quick: bool = False, warmth: dict[str, object] | None = None
-    ) -> Run:
+    def _measured(self, settings: Settings, what: str, *, quick: bool = False, manner: Manner | None = None) -> Run:
         self.journal.tell(what)
+        manner = manner or Manner()
+        fixes = installers_of(limited(settings, manner))
         with tempfile.TemporaryFile() as output:
             wanted = Wanted(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
@@ -153,7 +153,7 @@ class _Tuning:
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec={"plugins": [START], "fixes": installers_of(settings), "seed": SEED, **(warmth or {})},
+                spec={"plugins": [START], "fixes": fixes, "seed": SEED, **warm(manner)},
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
@@ -187,6 +187,7 @@ class _Tuning:
             step_seconds=case.step,
             samples_per_step=sum(samples) / len(samples) if samples else None,
             runs=(run_id,),
+            run_settings=({},),
         )
 
     def _search(self, first: Situation) -> None:
@@ -224,22 +225,26 @@ class _Tuning:
     def _race(self, first: Situation) -> None:
         """Recipes that make no step faster, by how soon they reach the metric's target."""
         metric, tuning = self.budget.metric, self.journal.tuning
-        if not self.budget.recipes or metric is None or metric.target is None or tuning.heats:
+        if not self.budget.recipes or metric is None or metric.target is None:
             return
         num_steps = num_steps_of(first.case.run, self.budget.num_epochs)
         if num_steps is None:
             self.journal.note("schedules were not tried: how long training takes is not known; say it by --epochs")
+        elif first.case.train is not None and (size := first.case.train.batch_size):
+            num_steps *= size / float(tuning.settings.get("batch_size", size))
+        # A search that goes on has run some of them, and may have chosen among them.
+        settings = {name: value for name, value in tuning.settings.items() if name not in recipe.IN_WHOLE_RUNS}
+        run = [heat.settings for heat in tuning.heats]
         for heat in heats(
             self.bench,
-            tuning.settings,
-            recipe.combinations(num_steps),
+            settings,
+            [found for found in ({}, *recipe.combinations(num_steps)) if found not in run],
             metric,
             time_left=self.journal.left_for_heats,
             on_launch=self.journal.tell,
         ):
             self.journal.keep(heats=(*self.journal.tuning.heats, heat))
-        found = soonest(self.journal.tuning.heats)
-        self.journal.keep(settings=checked({**tuning.settings, **found}))
+        self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.heats)}))
 
     def _left_for_suspicions(self) -> float:
         """Where nothing was found, and nothing is kept, the search is soon over."""
@@ -266,12 +271,12 @@ class _Tuning:
         # made again where as much time is left for trials of what they find.
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
-            warmth = warm(manner_of(first, settings))
-            run = self._measured(settings, "where the time goes now", quick=quick, warmth=warmth)
+            run = self._measured(settings, "where the time goes now", quick=quick, manner=manner_of(first, settings))
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
             return None
-        self.journal.keep(runs=(*self.journal.tuning.runs, run.id))
+        tuning = self.journal.tuning
+        self.journal.keep(runs=(*tuning.runs, run.id), run_settings=(*tuning.run_settings, settings))
         if quick:
             mended = {"replay"} if INPUT & {*settings} else set[str]()
             held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)

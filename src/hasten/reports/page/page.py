@@ -29,7 +29,7 @@ from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import course, distribution, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import machine_words
-from hasten.reports.tuning import headline
+from hasten.reports.tuning import headline, taken_out
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 MOST_CARRIED = 900_000  # bytes of a record, packed, that a page carries with it: a page is to stay under 2 MB
 ROOM = "hasten.reports.page"
 CONTROLS = dict.fromkeys(n for n in range(32) if chr(n) not in "\n\t")  # of a terminal: no text has them
+WHAT = {  # of what both sides were measured by
+    "seconds a step": "a step",
+    "seconds to target": "target reached after",
+    "seconds to target, or to the end": "target reached after; where the script never came so far, all of its run",
+}
 SIGNS = {"+": "added", "-": "removed", "@": "place"}
 
 
@@ -194,14 +199,14 @@ def _proof(proof: Proof) -> dict[str, object]:
         "speedup": format.ratio_interval(proof.speedup),
         "measured": [_both(sides) for sides in proof.measured],
         "checks": [(check.what, check.state, check.text) for check in proof.checks],
-        "broken_by": proof.broken_by,
+        "taken_out": list(taken_out(proof).items()),
     }
 
 
 def _both(sides: BothSides) -> tuple[str, ...]:
     """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
-    what = {"seconds a step": "a step", "seconds to target": "target reached after"}.get(sides.what, sides.what)
+    what = WHAT.get(sides.what, sides.what)
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)

@@ -1,0 +1,27 @@
+"""What whole runs speak against goes; a recipe stays only where it was shown to be sooner."""
+
+import pytest
+
+from hasten.tuning import quality
+from hasten.tuning.prove import _to_blame
+
+PLAN = {"bf16": True, "cache": "auto", "onecycle": 100}
+
+
+def test_a_recipe_that_was_not_shown_to_be_sooner_goes():
+    for state in (quality.failed, quality.unknown):
+        told = [quality.passed("metric", "as good"), state("target", "1.01 times as soon")]
+        assert _to_blame(told, PLAN) == {"onecycle": "1.01 times as soon"}
+
+
+def test_a_recipe_that_reached_its_target_sooner_stays():
+    assert _to_blame([quality.passed("metric", ""), quality.passed("target", "")], PLAN) == {}
+
+
+@pytest.mark.parametrize(("plan", "blamed"), [(PLAN, "onecycle"), ({"bf16": True, "cache": "auto"}, "bf16")])
+def test_a_worse_metric_is_the_weakest_guarantees_fault(plan, blamed):
+    assert _to_blame([quality.failed("metric", "it is worse")], plan) == {blamed: "it is worse"}
+
+
+def test_what_could_not_be_told_of_a_metric_speaks_against_nothing():
+    assert _to_blame([quality.unknown("metric", "too few seeds")], PLAN) == {}
