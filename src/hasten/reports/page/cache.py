@@ -12,8 +12,11 @@ from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says
 WORDS = {"ram": "memory", "disk": "disk"}
 
 
-def cache_tiers(run: Run) -> Chart | None:
-    """A bar a tier, filled as far as it is; beneath them the samples that were asked for, by where they came from."""
+def cache_tiers(run: Run, *, in_search: bool) -> Chart | None:
+    """A bar a tier, filled as far as it is; beneath them the samples that were asked for, by where they came from.
+
+    `in_search`: the run was diagnosed in a search, with the same few batches over and over.
+    """
     loader = max(run.facts.loaders, key=_num_asked, default=None)
     if loader is None or not loader.cache or not _num_asked(loader):
         return None
@@ -64,8 +67,9 @@ def cache_tiers(run: Run) -> Chart | None:
 
     saved = sum(tier.seconds_saved for tier in loader.cache)
     hits = sum(tier.num_hits for tier in loader.cache)
+    when = "while the same few batches came again and again" if in_search else "from the run's start to its end"
     caption = (
-        f"{loader.name}: {format.share(hits / asked)} of the samples asked for were kept, from the run's start to its end; "
+        f"{loader.name}: {format.share(hits / asked)} of the samples asked for were kept, {when}; "
         f"that saved its workers {format.seconds(saved, rough=True)} of preparing them."
     )
     return draw("cache", "What the cache holds, and what it gave", caption, spec)

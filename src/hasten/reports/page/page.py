@@ -119,7 +119,7 @@ def _charts(told: Told) -> Iterable[Chart]:
         machine_over_time(run),
         cost_of_a_sample(run),
         memory_needed(run, told.diagnosis),
-        cache_tiers(told.after or run),
+        cache_tiers(told.after or run, in_search=told.after is not None),
         *([forest(tuning), losses(tuning)] if tuning is not None else []),
     ]
     return [chart for chart in found if chart is not None]
