@@ -110,3 +110,10 @@ def test_data_in_memory_is_gathered_and_not_kept():
 def test_what_is_on_is_not_promised_again():
     given = {"facts": {"models": (NET,)}, "interventions": [tried("channels_first", 0.7)]}
     assert promised({"channels_last": True}, **given) == {}
+
+
+def test_a_fault_that_costs_nothing_is_not_said_to_be_none():
+    assert reasons()["set_to_none"] == "gradients are dropped already"
+    assert "next to nothing" in reasons(facts={"zero_grad_in_place": True})["set_to_none"]
+    assert reasons()["no_grad_validation"] == "validation records no gradients"
+    assert "next to nothing" in reasons(facts={"validation_grad": True})["no_grad_validation"]

@@ -71,6 +71,18 @@ def _cudnn(situation: Situation) -> list[Proposal] | str:
     return [Proposal(value=wanted, saves=finding.recoverable, because=finding.title)] if wanted else "shapes vary"
 
 
+def _set_to_none(situation: Situation) -> list[Proposal] | str:
+    zeroed = situation.case.facts.zero_grad_in_place
+    otherwise = "filling them with zeros takes next to nothing here" if zeroed else "gradients are dropped already"
+    return from_finding("zero_grad_in_place", otherwise=otherwise)(situation)
+
+
+def _no_grad_validation(situation: Situation) -> list[Proposal] | str:
+    recorded = situation.case.facts.validation_grad
+    otherwise = "recording them takes next to nothing here" if recorded else "validation records no gradients"
+    return from_finding("validation_gradients", otherwise=otherwise)(situation)
+
+
 FIXES = (
     Fix(
         name="channels_last",
@@ -107,7 +119,7 @@ FIXES = (
         title="gradients are dropped between steps, not filled with zeros",
         guarantee="identical",
         answers=("zero_grad_in_place",),
-        propose=from_finding("zero_grad_in_place", otherwise="gradients are dropped already"),
+        propose=_set_to_none,
         installer=f"{INSIDE}:set_to_none",
     ),
     Fix(
@@ -123,7 +135,7 @@ FIXES = (
         title="validation records nothing for a backward that never comes",
         guarantee="identical",
         answers=("validation_gradients",),
-        propose=from_finding("validation_gradients", otherwise="validation records no gradients"),
+        propose=_no_grad_validation,
         installer=f"{INSIDE}:no_grad_validation",
     ),
     Fix(
