@@ -124,7 +124,7 @@ def test_a_module_is_run_as_python_does(tmp_path):
 @pytest.mark.slow
 def test_a_whole_command_is_run_as_typed(tmp_path):
     write(tmp_path / "train.py", train())
-    answer = run("diagnose", *QUICK, "python", "train.py", cwd=tmp_path)
+    answer = run("diagnose", *QUICK, sys.executable, "train.py", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
 
 

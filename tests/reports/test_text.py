@@ -89,6 +89,16 @@ def test_no_number_is_torn_from_its_unit(cases, name, width):
     assert torn == []
 
 
+def test_a_setting_is_not_torn_where_another_follows_it():
+    paper = Paper(width=60)
+    setting = "MALLOC_MMAP_THRESHOLD_=17179869184 MALLOC_TRIM_THRESHOLD_=17179869184"
+    print_check(
+        (CheckLine(topic="allocator", state="warning", text="slow", remedy=f"export {setting}"),),
+        console=paper.console,
+    )
+    assert "MALLOC_TRIM_THRESHOLD_=17179869184" in paper.text
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp437", "cp850", "cp1252", "cp932", "latin-1"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_code_page_can_take_the_card(cases, name, encoding):

@@ -40,7 +40,8 @@ _PLAIN = {
 }
 HARD_SPACE = "\u00a0"  # holds words together; it is printed as a plain space
 # A number holds on to the word after it, and an interval holds together: "312 ms", "214 steps", "305 to 320".
-_INNER = re.compile(r"(?<=\d) (?=[%°]|[^\W\d])|(?<=\d to) (?=-?\d)")
+# A setting, "NAME=1 OTHER=2", does not.
+_INNER = re.compile(r"(?<=\d) (?=[%°]|[^\W\d])(?!\S*=)|(?<=\d to) (?=-?\d)")
 
 
 def legible(text: str, *, encoding: str) -> str:
