@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hasten.records import LoaderFacts, Run
 from hasten.reports import format
-from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says
+from hasten.reports.page.chart import Chart, Spec, draw, named_rows, says
 
 WORDS = {"ram": "memory", "disk": "disk"}
 
@@ -30,7 +30,7 @@ def cache_tiers(run: Run, *, in_search: bool) -> Chart | None:
     for what, number in _sources(loader).items():
         told = f"{format.count(number, noun='sample')} of {format.count(asked)} {what}"
         rows.append(_row(f"samples {what}", number / asked, what.removeprefix("from "), told))
-    order = [row["row"] for row in rows]
+    order = [str(row["row"]) for row in rows]
     kinds = list(dict.fromkeys(str(row["kind"]) for row in rows))
     colours = {"memory": "var(--forward)", "disk": "var(--read)", "made anew": "var(--data_wait)"}
 
@@ -41,13 +41,7 @@ def cache_tiers(run: Run, *, in_search: bool) -> Chart | None:
             "data": {"values": rows},
             "mark": {"type": "bar", "height": {"band": 0.7}},
             "encoding": {
-                "y": {
-                    "field": "row",
-                    "type": "nominal",
-                    "sort": order,
-                    "title": None,
-                    "axis": {"domain": False, "ticks": False, "labelLimit": 130 if width == NARROW else 240},
-                },
+                "y": named_rows("row", order, width),
                 "x": {
                     "field": "share",
                     "type": "quantitative",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hasten.records import PHASES, Timeline
 from hasten.reports import format
-from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, says
+from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
 STAGES = ("read", "decode", "prepare", "transform", "complete", "getitem", "collate")
 LANE_HEIGHT = 30  # pixels
@@ -33,7 +33,7 @@ def timeline(before: Timeline | None, after: Timeline | None = None) -> Chart | 
     labels = [_label(key) for key in keys]
 
     def panel(part: str, width: int) -> Spec:
-        lanes = list(dict.fromkeys(row["lane"] for row in rows if row["part"] == part))
+        lanes = list(dict.fromkeys(str(row["lane"]) for row in rows if row["part"] == part))
         scale = {"domain": [0, 1e3 * longest], "nice": False}
         return {
             "width": width - (90 if width == NARROW else 110),
@@ -52,13 +52,7 @@ def timeline(before: Timeline | None, after: Timeline | None = None) -> Chart | 
                             "axis": {"tickCount": width // 80},
                         },
                         "x2": {"field": "to"},
-                        "y": {
-                            "field": "lane",
-                            "type": "nominal",
-                            "sort": lanes,
-                            "title": None,
-                            "axis": {"domain": False, "ticks": False},
-                        },
+                        "y": named_rows("lane", lanes, width),
                         "color": {
                             "field": "kind",
                             "type": "nominal",

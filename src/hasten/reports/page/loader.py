@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hasten.records import Diagnosis, LoaderFacts, Run
 from hasten.reports import format
-from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
+from hasten.reports.page.chart import Chart, Spec, draw, named_rows, says, short
 
 MOST_STAGES = 14
 
@@ -45,13 +45,7 @@ def cost_of_a_sample(run: Run) -> Chart | None:
             "data": {"values": rows},
             "mark": {"type": "bar", "height": {"band": 0.7}},
             "encoding": {
-                "y": {
-                    "field": "stage",
-                    "type": "nominal",
-                    "sort": order,
-                    "title": None,
-                    "axis": {"domain": False, "ticks": False, "labelLimit": 130 if width == NARROW else 240},
-                },
+                "y": named_rows("stage", order, width),
                 "x": {"field": "ms", "type": "quantitative", "title": "ms a sample"},
                 "color": {
                     "field": "what",
@@ -89,13 +83,7 @@ def memory_needed(run: Run, diagnosis: Diagnosis) -> Chart | None:
             "data": {"values": data},
             "mark": {"type": "bar", "height": {"band": 0.7}},
             "encoding": {
-                "y": {
-                    "field": "what",
-                    "type": "nominal",
-                    "sort": order,
-                    "title": None,
-                    "axis": {"domain": False, "ticks": False},
-                },
+                "y": named_rows("what", order, width),
                 "x": {"field": "gib", "type": "quantitative", "title": "GiB"},
                 "color": {
                     "field": "what",

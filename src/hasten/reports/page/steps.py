@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hasten.records import PHASES, Diagnosis, Run, Step
 from hasten.reports import format
-from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, says
+from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
 LEAST = 0.002  # of the step: less cannot be seen in a bar
 MOST_POINTS = 400  # steps, or groups of steps, that a chart of the run's course shows
@@ -50,13 +50,7 @@ def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
             "data": {"values": rows},
             "mark": {"type": "bar", "height": {"band": 0.72}},
             "encoding": {
-                "y": {
-                    "field": "bar",
-                    "type": "nominal",
-                    "sort": bars,
-                    "title": None,
-                    "axis": {"domain": False, "ticks": False},
-                },
+                "y": named_rows("bar", bars, width),
                 "x": {
                     "field": "ms",
                     "type": "quantitative",
