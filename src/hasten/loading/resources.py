@@ -30,6 +30,7 @@ from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.slots import Slots
 from hasten.loading.recipe import Plain, Recipe
 from hasten.loading.settings import Settings
+from hasten.loading.shelf import Kept, on_shelf, put_on_shelf
 
 SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
 NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock
@@ -48,7 +49,6 @@ class Resources:
     forecast: Forecast | None = None
     nest: Nest | None = None
     """What the samples of the last epoch were like."""
-    num_epochs: int = 0
     owner: int = field(default_factory=os.getpid)
 
 
@@ -65,23 +65,35 @@ def renew(loader: DataLoader[Any], settings: Settings, known: Resources | None) 
     in_processes = bool(loader.num_workers) and not uses_threads
     fits = known is not None and known.slots.arena.is_shared == in_processes
     slots = known.slots if known and fits else _slots(loader, settings, is_shared=in_processes)
-    resources = Resources(finder, recipe, slots, uses_threads)
-    if known is not None:
-        resources.nest, resources.num_epochs = known.nest, known.num_epochs + 1
-    if known is not None and _is_kept_for(recipe, known):
-        resources.cache, resources.forecast = known.cache, known.forecast
-    elif settings.keeps:  # what was kept before goes when the last iterator that uses it is gone
-        resources.cache, resources.forecast = _cache(loader, settings, recipe, finder.reason) or (None, None)
+    resources = Resources(finder, recipe, slots, uses_threads, nest=known.nest if known is not None else None)
+    if settings.keeps:
+        kept = _kept(loader, settings, recipe, finder.reason)
+        resources.cache, resources.forecast = kept.cache, kept.forecast
     return resources
 
 
-def _is_kept_for(recipe: Recipe, known: Resources) -> bool:
-    if known.recipe.fingerprint != recipe.fingerprint:
+def _kept(loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None) -> Kept:
+    """What this loader or one before it has kept of the dataset, while that is right; else a cache that begins empty.
+
+    What was kept before goes when the last iterator that uses it is gone.
+    """
+    asked = (settings.cache, settings.disk_cache, settings.pixels)
+    kept = on_shelf(loader.dataset, asked)
+    if kept is None or not _is_right(kept, recipe):
+        cache, forecast = _cache(loader, settings, recipe, reason) or (None, None)
+        kept = Kept(cache, forecast, recipe.fingerprint)
+        put_on_shelf(loader.dataset, asked, kept)
+    return kept
+
+
+def _is_right(kept: Kept, recipe: Recipe) -> bool:
+    if kept.fingerprint != recipe.fingerprint:
         return False
-    if known.cache is None or known.forecast is None:
+    if kept.cache is None or kept.forecast is None:
         return True
-    index = mix(known.num_epochs) % known.forecast.num_samples  # another one each epoch
-    return is_still_right(known.cache, recipe, index)
+    kept.num_looks += 1
+    index = mix(kept.num_looks) % kept.forecast.num_samples  # another one each epoch
+    return is_still_right(kept.cache, recipe, index)
 
 
 def _cache(

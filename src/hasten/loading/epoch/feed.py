@@ -21,7 +21,7 @@ from hasten.loading.crew.processes import CrewError, Processes
 from hasten.loading.crew.tickets import Answer, Ticket
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.epoch.epochs import Epochs
-from hasten.loading.epoch.handout import hand_out, put, raise_again
+from hasten.loading.epoch.handout import hand_out, made_by_dataset, put, raise_again
 from hasten.loading.epoch.order import Repeats
 from hasten.loading.epoch.staffing import Look, Staff, corrected, usable_cores
 from hasten.loading.epoch.transfer import Crossing, transfer_to
@@ -66,6 +66,7 @@ class Feed(Epochs):
         self._num_strays = 0
         if resources.nest is not None:
             self._know(resources.nest)
+        self._last: Draft | None = None  # whose batch was handed out last; without what was in it
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
         self._transfer = transfer_to(settings.device)
         self._crossing: Crossing | None = None
@@ -81,6 +82,14 @@ class Feed(Epochs):
     def cache(self) -> Cache | None:
         """Where its samples are kept; None where nothing is."""
         return self._resources.cache
+
+    def made_again(self) -> Any:
+        """The batch handed out last, as the dataset itself makes it here and now, each sample from its own seed.
+
+        For who doubts that what workers, a cache and other decoders make is the dataset's own. None before the first
+        batch, and where a sample of it was replaced. What the dataset raises is passed on.
+        """
+        return None if self._last is None else made_by_dataset(self._last, self._dataset, self._collate_fn)
 
     # An epoch
 
@@ -129,6 +138,8 @@ class Feed(Epochs):
             self._drop(draft)
             raise_again(draft.error)
         batch = hand_out(draft, self._nest, self._slots, self._collate_fn)
+        asked = Draft(draft.number, draft.indices, draft.seed, draft.occurrences)
+        self._last = None if draft.replaced else asked  # without its slot, which others wait for
         self._tally.handed(len(draft.indices), waited=waited, ready=ready)
         self._look_around()
         # What lies in a pinned slot is left as it is.

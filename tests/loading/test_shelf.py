@@ -1,0 +1,71 @@
+"""What one loader has kept of a dataset serves the next one, and goes with the dataset."""
+
+import gc
+import os
+import weakref
+
+import pytest
+from recipes import Photos, pixels_of, save_image
+
+from hasten import Loader
+from hasten.loading.shelf import on_shelf
+
+ASKED = ("64 MiB", None, "identical")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Eight images and a dataset that decodes them."""
+    files = [str(tmp_path / f"{number}.png") for number in range(8)]
+    for number, file in enumerate(files):
+        save_image(file, number)
+    return Photos(files, transform=pixels_of)
+
+
+def counts(loader):
+    cache = loader.stats().cache
+    return sum(tier.num_hits for tier in cache.tiers), cache.num_misses
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_made_anew_in_each_epoch_finds_what_the_one_before_it_kept(photos, num_workers):
+    for epoch in range(3):
+        loader = Loader(photos, 4, shuffle=True, num_workers=num_workers, cache="64 MiB")
+        assert len(list(loader)) == 2
+        hits, misses = counts(loader)
+        assert misses == 8 and hits >= 8 * epoch
+        del loader
+
+
+def test_another_wish_is_another_cache(photos):
+    first, second = Loader(photos, 4, cache="64 MiB"), Loader(photos, 4, cache="32 MiB")
+    list(first), list(second)
+    assert counts(second)[1] == 8
+    list(Loader(photos, 4))
+    assert on_shelf(photos, (None, None, "identical")) is None
+
+
+def test_what_was_kept_goes_with_the_dataset(photos):
+    mine = Photos(photos.files, photos.transform)
+    list(Loader(mine, 4, cache="64 MiB"))
+    cache = weakref.ref(on_shelf(mine, ASKED).cache)
+    del mine
+    gc.collect()
+    assert cache() is None
+
+
+def test_a_dataset_that_changed_is_read_anew(photos, tmp_path):
+    list(Loader(photos, 4, cache="64 MiB"))
+    photos.files[0] = str(tmp_path / "other.png")
+    save_image(photos.files[0], 99)
+    loader = Loader(photos, 4, cache="64 MiB")
+    list(loader)
+    assert counts(loader)[1] == 8
+
+
+def test_a_forked_child_keeps_for_itself(photos):
+    list(Loader(photos, 4, cache="64 MiB"))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if on_shelf(photos, ASKED) is None else 1)
+    assert os.waitpid(child, 0)[1] == 0 and on_shelf(photos, ASKED) is not None
