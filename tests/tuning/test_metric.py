@@ -1,5 +1,6 @@
 """Whole runs: what their metric says, and how soon a target is reached."""
 
+import random
 import re
 import sys
 
@@ -10,7 +11,7 @@ from hasten.records import Heat
 from hasten.tuning import quality
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.judge import Judge
-from hasten.tuning.metric import Metric, WholeRun, WholeRuns, check_whole_runs
+from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 
@@ -110,6 +111,25 @@ def test_a_script_that_fails_in_whole_runs_only_with_the_plan_fails_the_proof(ju
 def test_seeds_that_time_does_not_hold_are_not_begun(judged):
     checks, runs, _ = judged({"": 0.09, "onecycle": 0.09}, left=-45.0)
     assert len(runs.baseline) == 1 and "no time for 3 seeds: --budget gives more" in checks["metric"].text
+
+
+def test_where_time_does_not_hold_all_seeds_as_many_as_it_holds_are_looked_at(judged, monkeypatch):
+    unsure = lambda before, _now, **_: quality.unknown("metric", f"{len(before)}")  # noqa: E731
+    monkeypatch.setattr(quality, "metric_holds", unsure)
+    sides = {"": 0.09, "onecycle": 0.09}
+    _, runs, _ = judged(sides, left=60.0 + 5 * 20.0)
+    assert len(runs.baseline) == 8, "three, and five more in the time that is left"
+    checks, runs, _ = judged(sides, left=60.0 + 2 * 20.0)
+    assert len(runs.baseline) == 3 and "no time for 16 seeds: --budget gives more" in checks["metric"].text
+
+
+def test_a_plan_as_good_as_the_script_passes_more_often_than_not_where_each_seed_goes_its_own_way():
+    passes, wrong, draw = 0, 0, random.Random(0).gauss
+    for _ in range(400):
+        script, plan = ([draw(0.8, 0.02) for _ in range(SEEDS[1])] for _ in range(2))
+        passes += quality.metric_holds(script, plan, higher_is_better=True).state == "passed"
+        wrong += quality.metric_holds(script, [v - 0.02 for v in plan], higher_is_better=True).state == "passed"
+    assert passes > 0.6 * 400 and wrong < 0.06 * 400
 
 
 def test_a_script_that_never_reached_the_target_is_told_so(judged):

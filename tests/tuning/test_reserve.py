@@ -32,7 +32,10 @@ def test_of_a_short_budget_half_is_left_for_trials():
 def test_whole_runs_are_kept_for_too():
     num_steps = 1000
     more = kept(100_000, metric=METRIC, num_steps=num_steps).proof - kept(100_000).proof
-    assert more >= 6 * num_steps * FIRST.case.step, "three seeds on both sides"
+    assert more >= 32 * num_steps * FIRST.case.step, "sixteen seeds on both sides"
+    target = Metric(METRIC.pattern, target=0.5)
+    less = kept(100_000, metric=target, num_steps=num_steps).proof - kept(100_000).proof
+    assert 6 * num_steps * FIRST.case.step <= less < more, "a target is told by three"
 
 
 def test_recipes_get_a_whole_run_each_before_the_proof():

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from hasten.fixes import recipe
 from hasten.fixes.fix import Situation
-from hasten.tuning.judge import SEEDS, Judge
+from hasten.tuning.judge import Judge
 from hasten.tuning.manner import manner_of
-from hasten.tuning.metric import Metric
+from hasten.tuning.metric import SEEDS, Metric
 
 PAIRS = 4  # of launches that the proof's speed will take, as a rule
 MOST, MOST_OF_WHOLE_RUNS = 1 / 2, 2 / 3  # of what is left of the budget once the script is diagnosed
@@ -40,7 +40,9 @@ def reserve(
     if metric is None:
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step
-    heats = (1 + len(recipe.combinations(num_steps))) * whole if recipes and metric.target is not None else 0.0
-    proof += 2 * SEEDS[0] * whole
+    if metric.target is None:
+        return Reserve(proof=min(MOST * left, proof + 2 * SEEDS[1] * whole))
+    heats = (1 + len(recipe.combinations(num_steps))) * whole if recipes else 0.0
+    proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
     share = min(1.0, MOST_OF_WHOLE_RUNS * left / (heats + proof))
     return Reserve(heats=share * heats, proof=share * proof)
