@@ -95,6 +95,41 @@ def test_a_random_crop_that_was_kept_is_caught(judge):
     assert states(checks)["variety"] == "failed"
 
 
+def prepared_in(folder, *, num_workers=0):
+    judge = judge_in(folder)
+    script = folder / "train.py"
+    text = script.read_text().replace(
+        "class Crops(Dataset):",
+        """def crop(image):
+    top, left = torch.randint(0, 4, (2,)).tolist()
+    return image[:, top : top + 16, left : left + 16]
+
+class Crops(Dataset):
+    def __init__(self):
+        self.transform = crop
+""",
+    )
+    body = "        top, left = torch.randint(0, 4, (2,)).tolist()\n        return self.images[index, :, top : top + 16, left : left + 16], index % 4"
+    assert body in text
+    text = text.replace(body, "        return self.transform(self.images[index] * 2.0), index % 4")
+    script.write_text(text.replace("shuffle=True", f"shuffle=True, num_workers={num_workers}"))
+    return judge
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path, num_workers):
+    judge = prepared_in(tmp_path, num_workers=num_workers)
+    checks = check_quality(judge, {"cache": "auto"})
+    assert verdict_of(checks) == "proven", checks
+    assert states(checks)["samples"] == states(checks)["losses equal"] == states(checks)["variety"] == "passed"
+    assert judge.base({"cache": "auto"}) == {"loader": True}
+
+
+def test_other_samples_under_our_loader_are_caught(tmp_path):
+    checks = check_quality(prepared_in(tmp_path), {"cache": "auto", "remembered_samples": True})
+    assert verdict_of(checks) == "broken" and states(checks)["variety"] == "failed", checks
+
+
 def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path):
     judge = judge_in(tmp_path)
     judge.steps_per_epoch = 5000

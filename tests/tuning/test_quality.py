@@ -60,6 +60,34 @@ def test_batches_are_equal_otherwise_drawn_or_never_the_same():
     assert quality.batches_equal(told([1.0], batches=[]), same, same).state == "unknown"
 
 
+def asked(*epochs, own=(64, 0), trouble=""):
+    """What a launch tells of the samples it asked for; an epoch that is over is a word, one that is not a list."""
+    told = [
+        {"order": list(epoch), "all": "".join(sorted(epoch)) if isinstance(epoch, str) else None} for epoch in epochs
+    ]
+    return {"epochs": told, "own": own, "own_trouble": trouble}
+
+
+@pytest.mark.parametrize(
+    "script, drawn, state",
+    [
+        (asked("abc", "bca", list("ca")), asked("abc", "bca", list("c")), "passed"),
+        (asked("abc", "bca"), asked("abc", "cab"), "passed"),  # one generator for order and samples
+        (asked("abc", list("bc")), asked("abc", list("ca")), "passed"),
+        (asked(list("ab")), asked(list("abc")), "passed"),
+        (asked("abc", "bca"), asked("abc", "bcb"), "unknown"),
+        (asked("abc"), asked("acb"), "unknown"),
+        (asked(), asked(), "unknown"),
+        (asked("abc"), asked("abc", own=(60, 4)), "unknown"),
+        (asked("abc"), asked("abc", own=(0, 0)), "unknown"),
+        (asked("abc"), asked("abc", trouble="no files here"), "unknown"),
+        (asked("abc"), {}, "unknown"),
+    ],
+)
+def test_the_scripts_own_samples_are_told_from_others(script, drawn, state):
+    assert quality.own_samples(script, drawn).state == state
+
+
 def test_a_cached_random_crop_is_caught():
     fresh = told([1.0], rows=[["a", "b"], ["c", "d"]])
     cached = told([1.0], rows=[["a", "b"], ["a", "b"]])
@@ -149,7 +177,7 @@ def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkey
 
     monkeypatch.setattr(Judge, "told", by_chance)
     judge = Judge(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
-    check = _band(judge, {"bf16": True})
+    check = _band(judge, {"bf16": True}, {})
     assert len(ran) == number and f"{number} seeds" in check.text
     assert ("no time" in check.text) == (seconds == 0)
 

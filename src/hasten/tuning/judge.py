@@ -5,7 +5,9 @@ it has not seen: no loss, too few steps, a band too wide are "not proven".
 
 What is asked follows from the weakest fix. Identical: the same batches and losses, to the bit. Rounding: the same first
 loss and gradients, and courses that part no further than the script's own, changed in the last bit, does from itself.
-Precision, and everything whose batches are drawn otherwise: losses inside the band that the script's own seeds span.
+Precision: losses inside the band that the script's own seeds span. Where hasten's loader draws a sample's random numbers
+otherwise, it is seen to hand out the script's own samples first; then all this is asked against that loader alone, which
+draws the same. Whatever else is drawn otherwise is held against the band.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from hasten.tuning.manner import KEEPING, Manner, spec_of
 
 FEWEST_STEPS, MOST_STEPS = 16, 120  # of a launch that quality is judged by
 SECONDS = 10.0  # that such a launch's steps may take
-SEEDS = (3, 8)  # of the band: more where the first do not tell
+SEEDS = (3, 8)  # of the band: more where the first do not tell, as many as there is time for
+FEWEST = 5  # that are worth a second look
 NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
+OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's loader makes the batches
+DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
 
@@ -47,6 +52,7 @@ class Judge:
     time_left: Callable[[], float] = lambda: float("inf")  # without it no more than the first seeds are run
     whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
     launch_seconds: float = 0.0  # that the last launch took
+    beside: dict[tuple[tuple[str, object], ...], Settings] = field(default_factory=dict)  # see `base`
     _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
 
     @property
@@ -79,7 +85,7 @@ class Judge:
 
     def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
         """What a launch under these settings told. Raises SideError, and BaselineError of the script by itself."""
-        key = tuple(sorted(settings.items())), shift, perturb, number
+        key = _key(settings), shift, perturb, number
         if key not in self._told:
             self.on_launch("the plan's quality" if settings else "the script's own quality")
             steps = self.num_steps
@@ -99,11 +105,19 @@ class Judge:
 
     def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
         """What the first launch under these settings told, if there was one."""
-        return self._told.get((tuple(sorted(settings.items())), shift, False, 0))
+        return self._told.get((_key(settings), shift, False, 0))
+
+    def base(self, settings: Settings) -> Settings:
+        """What these settings were held against: the script as it is, or with other random numbers."""
+        return self.beside.get(_key(settings), {})
 
     def seeds(self, settings: Settings, number: int) -> list[quality.Told]:
         """The same at several seeds."""
         return [self.told(settings, shift=FAR * seed) for seed in range(number)]
+
+
+def _key(settings: Settings) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(settings.items()))
 
 
 def check_quality(judge: Judge, settings: Settings) -> list[Check]:
@@ -124,11 +138,14 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
     if checks[0].state != "passed":
         return
     guarantee = weakest(settings)
+    checks.append(_variety(judge, settings, baseline, plan))
+    base = judge.beside[_key(settings)] = _base(judge, settings, checks)
+    baseline = judge.told(base)
     # What is the same at once needs no second look at the script by itself.
     same = quality.batches_equal(baseline, plan, plan).state == "passed"
-    again = baseline if same and guarantee == "precision" else judge.told({}, number=1)
+    again = baseline if same and guarantee == "precision" else judge.told(base, number=1)
     batches = quality.batches_equal(baseline, plan, again)
-    checks += [batches, _variety(judge, settings, baseline, plan)]
+    checks.append(batches)
     if batches.state == "passed" and guarantee == "identical":
         equal = quality.losses_identical(baseline, plan, again)
         if equal.state != "unknown":
@@ -136,9 +153,21 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
             return
         guarantee = "rounding"  # the script itself is not the same twice
     if batches.state == "passed" and guarantee == "rounding" and not quality.differs_from_itself(baseline, again):
-        checks.append(quality.rounding_only(baseline, plan, [again, judge.told({}, perturb=True)]))
+        checks.append(quality.rounding_only(baseline, plan, [again, judge.told(base, perturb=True)]))
         return
-    checks.append(_band(judge, settings))
+    checks.append(_band(judge, settings, base))
+
+
+def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
+    """What the settings are held against: the script as it is, or with other random numbers where they draw those."""
+    baseline, plan = judge.told({}), judge.told(settings)
+    if not OURS & {*settings} or quality.batches_equal(baseline, plan, plan).state == "passed":
+        return {}
+    check = quality.own_samples(baseline, judge.told(DRAWN_ANEW))
+    if check.state != "passed":
+        return {}
+    checks.append(check)
+    return DRAWN_ANEW
 
 
 def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
@@ -148,15 +177,17 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
     return check
 
 
-def _band(judge: Judge, settings: Settings) -> Check:
+def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
     """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
-    first, all_of_them = SEEDS
-    check = quality.within_band(judge.seeds({}, first), judge.seeds(settings, first))
+    first, most = SEEDS
+    check = quality.within_band(judge.seeds(base, first), judge.seeds(settings, first))
     if check.state != "unknown":
         return check
-    if judge.time_left() <= 2 * (all_of_them - first) * judge.launch_seconds:
-        return quality.unknown("band", f"{check.text}; there was no time for {all_of_them} seeds")
-    return quality.within_band(judge.seeds({}, all_of_them), judge.seeds(settings, all_of_them))
+    in_time = judge.time_left() / max(2 * judge.launch_seconds, 1e-3)
+    number = min(most, first + int(min(in_time, most)))
+    if number < FEWEST:
+        return quality.unknown("band", f"{check.text}; there was no time for {most} seeds")
+    return quality.within_band(judge.seeds(base, number), judge.seeds(settings, number))
 
 
 def verdict_of(checks: Sequence[Check]) -> str:

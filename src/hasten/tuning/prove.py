@@ -84,7 +84,7 @@ def prove(
         speedup=trial.speedup,
         sooner=Interval(*paired_speedup(before, reached, looks=False)) if 1 < len(reached) == len(before) else None,
         measured=_measured(trial, _ends(judge, kept), runs),
-        baseline_losses=_losses(judge, {}),
+        baseline_losses=_losses(judge, judge.base(kept)),
         plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
@@ -135,7 +135,8 @@ def _ends(judge: Judge, settings: Settings) -> list[Pair]:
     """The loss at the end of each seed that was launched on both sides."""
     found: list[Pair] = []
     for seed in range(max(SEEDS)):
-        before, now = (judge.told_before(side, shift=FAR * seed) for side in ({}, settings))
+        sides = (judge.base(settings), settings)
+        before, now = (judge.told_before(side, shift=FAR * seed) for side in sides)
         if before is not None and now is not None and quality.losses_seen(before, now).state == "passed":
             found.append(quality.ends_of(before, now))
     return found

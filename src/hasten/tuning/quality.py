@@ -77,6 +77,36 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
+def own_samples(baseline: Told, drawn: Told) -> Check:
+    """`drawn`, under hasten's loader and nothing else, trains on the script's own samples, though it draws otherwise.
+
+    It asks for the same samples: in the same order, in the first epoch; afterwards in any, for a script without workers
+    draws its order from the generator that its samples have drawn from. And what it is handed is to the bit what the
+    dataset makes of the same seeds. So it is the script with other random numbers, and what is compared with it has the
+    same ones.
+    """
+    if drawn.get("own_trouble"):
+        return unknown("samples", f"the dataset makes none in the training process: {drawn['own_trouble']}")
+    equal, other = drawn.get("own", (0, 0))
+    if other or not equal:
+        text = f"{other} of {equal + other} samples differ from what the dataset makes of their seeds"
+        return unknown("samples", text if other else "none was made once more")
+    pairs = list(zip(baseline.get("epochs", []), drawn.get("epochs", [])))
+    for number, (before, now) in enumerate(pairs):
+        seen = min(len(before["order"]), len(now["order"]))
+        in_order = before["order"][:seen] == now["order"][:seen] and seen > 0
+        both_over = before["all"] is not None and now["all"] is not None
+        if not in_order and (number == 0 or (both_over and before["all"] != now["all"])):
+            return unknown("samples", "others are asked for than by the script itself")
+    if not pairs:
+        return unknown("samples", "no order was seen")
+    return passed(
+        "samples",
+        f"the script's own, in its order: {equal} were made once more, and are the same to the bit; their random numbers "
+        "are others, so what follows is held against the same loader without the plan",
+    )
+
+
 def samples_vary(baseline: Told, plan: Told, *, comes_again: bool) -> Check:
     """What the script draws anew in each epoch, the plan does too. `comes_again`: a second epoch has begun."""
     rows = [[row for batch in told.get("rows", []) for row in batch] for told in (baseline, plan)]

@@ -25,6 +25,7 @@ from hasten.measurement.inside.device_watch import DeviceWatch
 from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
+from hasten.measurement.inside.own_samples import OwnSamples
 from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.programs import History
 from hasten.measurement.inside.quality import Quality
@@ -70,6 +71,7 @@ class Session:
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.quality: Quality | None = None  # watched where two ways to train are compared
+        self.own_samples: OwnSamples | None = None
         self.profiler_seen = False
         self.launcher: int | None = None  # hasten's own process
         self.leave: Callable[[], object] = lambda: leave(self.launcher)  # once the window is full
@@ -116,7 +118,7 @@ class Session:
         length = None  # the loader has no more, or raises
         try:
             batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
-            length = self._length_of(number, batch)
+            length = self._length_of(number, iterator, batch)
         finally:
             marks.open.pop()
             if timed:
@@ -125,10 +127,11 @@ class Session:
         return batch
 
     @_standing_aside
-    def _length_of(self, number: int, batch: object) -> int:
+    def _length_of(self, number: int, iterator: object, batch: object) -> int:
         self.last_batch = batch
-        if self.quality is not None and torch.is_grad_enabled():
+        if self.quality is not None and self.own_samples is not None and torch.is_grad_enabled():
             self.quality.batch(batch)
+            self.own_samples.batch(iterator, batch)
         return self.loaders.length_of(number, batch)
 
     def _stand_aside(self, error: Exception) -> None:
@@ -232,8 +235,8 @@ class Session:
         self.extra["run_delay_after"] = run_delay()
         raw = self.raw(ended_by)
         try:
-            if self.quality is not None:
-                raw["quality"] = self.quality.raw()
+            if self.quality is not None and self.own_samples is not None:
+                raw["quality"] = {**self.quality.raw(), **self.own_samples.raw()}
             raw.update(self.on_finish(self))
         except Exception as error:
             raw["trouble"] = repr(error)
