@@ -36,13 +36,13 @@ Every verb has `--json`: one object on standard output, and nothing else there; 
 | verb | the object's keys |
 |---|---|
 | `hasten diagnose` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
-| `hasten report` | the same; of a search `tuning` as well: a [Tuning](#tuning) |
+| `hasten report` | the same; of a search `tuning` as well: a [Tuning](#tuning), and `followed`: a list of [Followed](#followed) |
 | `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; of `all` a list of such objects |
 | `hasten compare` | `comparison`: a [Comparison](#comparison) |
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: the file that the plan is in |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 
-`.hasten/tunings/<id>/tuning.json` holds a Tuning, saved after every trial. `.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
+`.hasten/tunings/<id>/tuning.json` holds a Tuning, saved after every trial; `.hasten/followed.jsonl` a Followed in each line, one for each `hasten run`. `.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
 
 What holds for all of it:
 

@@ -104,6 +104,24 @@ def test_the_run_beside_a_search_is_of_its_plan():
     assert nearest({}, {"bf16": True}) is None and nearest({}) is None
 
 
+def test_runs_under_the_plan_stand_beside_its_search(kept):
+    begun, command = search(full_run()).started, search(full_run()).command
+
+    def ended(at, rate, **more):
+        told = {"command": command, "settings": {"cache": "auto"}, "num_steps": 900, "baseline_rate": 320.0}
+        return json.dumps({**told, "ended": at, "samples_per_second": rate, **more}) + "\n"
+
+    lines = [ended(begun - 5, 111), ended(begun + 60, 480), ended(begun + 70, 640)]
+    others = [ended(begun + 80, 999, command=["other.py"]), '{"torn']
+    (kept / ".hasten" / "followed.jsonl").write_text("".join(lines + others))
+    assert run("report", "--html", "page.html", cwd=kept).returncode == 0
+    shown = " ".join(run("report", cwd=kept).stdout.split())
+    assert "2 runs under a plan; the last at 640 samples/s, 2.0x as fast, over 900 steps" in shown
+    page = (kept / "page.html").read_text(encoding="utf-8")
+    assert "Runs under the plan since" in page and "640 samples/s" in page and "480 samples/s" in page
+    assert "num_workers = off" in page and "999 samples/s" not in page
+
+
 def slower(seconds, name):
     return msgspec.structs.replace(full_run(steps=steps(seconds=seconds)), id=name)
 

@@ -51,13 +51,13 @@ def _report(wanted: argparse.Namespace) -> int:
         _write(getattr(wanted, name), write(), option=name)
     diagnosis = diagnose(saved.run)
     if wanted.json:
-        searched = {"tuning": saved.tuning} if saved.tuning is not None else {}
+        searched = {"tuning": saved.tuning, "followed": saved.followed} if saved.tuning is not None else {}
         print_json({"run": saved.run, "diagnosis": diagnosis, **searched})
     elif not asked:
         print_diagnosis(saved.run, diagnosis, console=console(), record=str(saved.path))
         if saved.tuning is not None:
             print()
-            print_tuning(saved.tuning, console=console())
+            print_tuning(saved.tuning, console=console(), followed=saved.followed)
     return 0
 
 
@@ -65,7 +65,15 @@ def _page(saved: Saved) -> str:
     from hasten.diagnosis.diagnose import diagnose
     from hasten.reports.page.page import Told, page
 
-    return page(Told(run=saved.run, diagnosis=diagnose(saved.run), tuning=saved.tuning, after=saved.after))
+    return page(
+        Told(
+            run=saved.run,
+            diagnosis=diagnose(saved.run),
+            tuning=saved.tuning,
+            after=saved.after,
+            followed=saved.followed,
+        )
+    )
 
 
 def _write(path: Path, text: str, *, option: str) -> None:

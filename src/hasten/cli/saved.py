@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.errors import RecordError
-from hasten.records import Run, Tuning, from_json
+from hasten.measurement.results import FOLLOWED
+from hasten.records import Followed, Run, Tuning, from_json
 
 RUN, TUNING = "run.json", "tuning.json"
 
@@ -23,6 +24,7 @@ class Saved:
     run: Run
     tuning: Tuning | None = None
     after: Run | None = None  # the diagnosed run that had most of the plan, and nothing else
+    followed: tuple[Followed, ...] = ()  # runs of the script under a plan since, the last first
 
 
 def find_saved(saved: str | None, *, root: Path) -> Saved:
@@ -41,7 +43,22 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     with contextlib.suppress(RecordError, OSError):
         near = nearest_run(tuning)
         after = _run(runs / near / RUN) if near is not None else None
-    return Saved(path=path, run=_run(first), tuning=tuning, after=after)
+    followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
+    return Saved(path=path, run=_run(first), tuning=tuning, after=after, followed=followed)
+
+
+def _followed(tuning: Tuning, path: Path) -> tuple[Followed, ...]:
+    """Runs of the same script that ended after the search began, whatever its arguments were; the last first."""
+    found: list[Followed] = []
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    for line in reversed(lines):
+        with contextlib.suppress(RecordError):  # a full disk tears a line
+            found.append(from_json(Followed, line))
+    return tuple(one for one in found if _script(one) == _script(tuning) and one.ended > tuning.started)
+
+
+def _script(ran: Followed | Tuning) -> tuple[str, ...]:
+    return ran.command[: 2 if ran.command[:1] == ("-m",) else 1]
 
 
 def nearest_run(tuning: Tuning) -> str | None:

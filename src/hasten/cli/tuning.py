@@ -143,4 +143,4 @@ def _run(wanted: argparse.Namespace) -> int:
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):
         print(f"hasten: {line}", file=sys.stderr)
-    return run_under(plan, command, root=RESULTS, live=wanted.live)
+    return run_under(plan, command, told=told, root=RESULTS, live=wanted.live)

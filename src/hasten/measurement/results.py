@@ -10,6 +10,7 @@ from pathlib import Path
 from hasten.errors import DirectoryError
 
 RESULTS = Path(".hasten")
+FOLLOWED = "followed.jsonl"  # below: runs under a plan, one a line
 
 
 def make_folder(folder: Path) -> Path:

@@ -30,7 +30,19 @@ from hasten.records.run import (
     Where,
 )
 from hasten.records.timeline import Bar, Timeline
-from hasten.records.tuning import BothSides, Check, Edit, Heat, Proof, Settings, Skipped, Trial, Tuning, Value
+from hasten.records.tuning import (
+    BothSides,
+    Check,
+    Edit,
+    Followed,
+    Heat,
+    Proof,
+    Settings,
+    Skipped,
+    Trial,
+    Tuning,
+    Value,
+)
 
 __all__ = [
     "PHASES",
@@ -54,6 +66,7 @@ __all__ = [
     "Facts",
     "FileRead",
     "Finding",
+    "Followed",
     "Heat",
     "HotLine",
     "Interval",

@@ -88,6 +88,17 @@ class Heat(Record, frozen=True):
     note: str = ""  # why it came to nothing
 
 
+class Followed(Record, frozen=True):
+    """A run under a plan that nobody measured closely: its own count, told at its end."""
+
+    command: tuple[str, ...]
+    ended: float  # seconds since 1970
+    settings: Settings
+    num_steps: int
+    samples_per_second: float  # in regular steps
+    baseline_rate: float | None = None  # the script's without the plan, when that was made
+
+
 class Tuning(Record, frozen=True):
     """One search for a plan: what it began with, what it tried, what it kept."""
 

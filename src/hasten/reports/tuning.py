@@ -5,9 +5,11 @@ In: a Tuning. Out: a table of trials, the plan, its proof, and what was left alo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
-from hasten.records import Proof, Trial, Tuning, Value
+from hasten.records import Followed, Proof, Trial, Tuning, Value
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
@@ -17,8 +19,10 @@ OPTIONAL = ("batches", "variety")  # checks that are asked only where they can b
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
-def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: str = "") -> None:
-    """Print a search; `plan` is the plan's file, `record` where the search is kept."""
+def print_tuning(
+    tuning: Tuning, *, console: Console, plan: str = "", record: str = "", followed: Sequence[Followed] = ()
+) -> None:
+    """Print a search; `plan` is the plan's file, `record` where the search is kept, `followed` runs since, the last first."""
     sheet = Sheet(console)
     sheet.headline(headline(tuning))
     sheet.gap()
@@ -27,6 +31,7 @@ def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: st
     _add_heats(sheet, tuning)
     _add_proof(sheet, tuning)
     _add_edits(sheet, tuning)
+    _add_followed(sheet, followed)
     for number, note in enumerate(tuning.notes):
         sheet.paragraph(note, label="" if number else "Notes")
     if plan:
@@ -34,6 +39,15 @@ def print_tuning(tuning: Tuning, *, console: Console, plan: str = "", record: st
     if record:
         sheet.paragraph(f"{record} (as a page: hasten report --html FILE)", label="Record")
     sheet.print()
+
+
+def _add_followed(sheet: Sheet, followed: Sequence[Followed]) -> None:
+    if not followed:
+        return
+    last, runs = followed[0], format.count(len(followed), noun="run")
+    rate, steps = format.rate(last.samples_per_second), format.count(last.num_steps, noun="step")
+    gain = f", {format.ratio(last.samples_per_second / last.baseline_rate)} as fast" if last.baseline_rate else ""
+    sheet.paragraph(f"{runs} under a plan; the last at {rate}{gain}, over {steps}", label="Since")
 
 
 def headline(tuning: Tuning) -> str:

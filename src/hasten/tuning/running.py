@@ -20,19 +20,22 @@ from hasten.fixes.catalog import installers_of, variables_of
 from hasten.measurement.environment import plugin_environment
 from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
+from hasten.measurement.results import FOLLOWED
 from hasten.records import Settings
 from hasten.tuning.plan import Plan
 
 SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
 
 
-def run_under(plan: Plan, command: Sequence[str], *, root: Path, live: bool = False) -> int:
+def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path, live: bool = False) -> int:
     """Run the command under the plan; its exit code, where this process cannot become the command's.
+
+    `told`: the command as the user wrote it.
 
     `live` shows one line while it trains. Then this process stays: should the script be killed, somebody must give the
     terminal's last row back.
     """
-    environment = environment_of(plan, root=root, live=live)
+    environment = environment_of(plan, told=told, root=root, live=live)
     if environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         print("hasten: the plan is not on: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it out; unset it", file=sys.stderr)
     sys.stdout.flush()
@@ -70,7 +73,7 @@ def _signals_as_ever() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def environment_of(plan: Plan, *, root: Path, live: bool = False) -> dict[str, str]:
+def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = False) -> dict[str, str]:
     """The environment of a run under a plan."""
     settings = {**SURVIVAL, **plan.settings}
     if settings.get("chunked_forward", False) is not False:
@@ -82,6 +85,10 @@ def environment_of(plan: Plan, *, root: Path, live: bool = False) -> dict[str, s
         "unasked": [name for name in SURVIVAL if name not in plan.settings],
         "baseline": plan.baseline_rate,
         "live": live,
+        "diary": {
+            "file": os.fspath((root / FOLLOWED).resolve()),
+            "told": {"command": [*told], "settings": plan.settings},
+        },
     }
     environment = plugin_environment(root, variables_of(settings))
     environment[PLAN_VARIABLE] = json.dumps(spec)

@@ -22,7 +22,7 @@ def follow(spec: Mapping[str, Any]) -> Patches:
     for plugin in spec["plugins"]:
         module, _, function = plugin.partition(":")
         getattr(importlib.import_module(module), function)(spec, Path(), patches)
-    Pace(patches, baseline=spec.get("baseline"))
+    Pace(patches, baseline=spec.get("baseline"), diary=spec.get("diary"))
     if spec.get("live") and multiprocessing.parent_process() is None and int(os.environ.get("RANK", "0") or 0) == 0:
         from hasten.measurement.inside.live import Live
 

@@ -1,20 +1,24 @@
 """How fast a run goes that nobody measures closely: samples a second, in one line at its end.
 
-In: batches as they are handed out, optimizer steps as they end. Out: a rate, and what the plan promised. Refuses to
-cost anything: two clock readings a step.
+In: batches as they are handed out, optimizer steps as they end. Out: a rate, and what the plan promised, for the terminal
+and in the file of all such runs. Refuses to cost anything: two clock readings a step.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import json
 import os
 import statistics
 import sys
+import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -32,8 +36,9 @@ REGULAR = 3.0  # times the median: a longer step holds a validation, an epoch's 
 class Pace:
     """The steps of this process."""
 
-    def __init__(self, patches: Patches, *, baseline: float | None) -> None:
+    def __init__(self, patches: Patches, *, baseline: float | None, diary: Mapping[str, Any] | None = None) -> None:
         self.baseline = baseline  # samples a second without the plan
+        self._diary = diary  # the file of such runs, and what is told of this one there
         self.num_steps = 0
         self._seconds = array("d")
         self._samples = array("q")
@@ -103,3 +108,22 @@ class Pace:
             line = self.line()
             if line is not None:
                 sys.stderr.write(f"hasten: {line}\n")
+                self._write()
+
+    def _write(self) -> None:
+        """One line more in the file, written at once: runs that end together do not mix theirs."""
+        if self._diary is None:
+            return
+        told = {
+            **self._diary["told"],
+            "ended": time.time(),
+            "num_steps": self.num_steps,
+            "samples_per_second": self.rate(),
+            "baseline_rate": self.baseline,
+        }
+        with contextlib.suppress(OSError):  # the run is over and went well: nobody misses a line of ours
+            file = os.open(self._diary["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(file, json.dumps(told).encode() + b"\n")
+            finally:
+                os.close(file)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from hasten.records import BothSides, Diagnosis, Edit, Finding, Proof, Run, Trial, Tuning, encode
+from hasten.records import BothSides, Diagnosis, Edit, Finding, Followed, Proof, Run, Trial, Tuning, encode
 from hasten.reports import format
 from hasten.reports.page.cache import cache_tiers
 from hasten.reports.page.chart import Chart
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MOST_CARRIED = 900_000  # bytes of a record, packed, that a page carries with it: a page is to stay under 2 MB
+MOST_FOLLOWED = 10  # runs under a plan, in a table
 ROOM = "hasten.reports.page"
 CONTROLS = dict.fromkeys(n for n in range(32) if chr(n) not in "\n\t")  # of a terminal: no text has them
 WHAT = {  # of what both sides were measured by
@@ -53,6 +54,7 @@ class Told:
     diagnosis: Diagnosis
     tuning: Tuning | None = None
     after: Run | None = None  # the run under the plan, where it was diagnosed
+    followed: tuple[Followed, ...] = ()  # runs under a plan since, the last first
 
 
 def page(told: Told) -> str:
@@ -75,6 +77,7 @@ def page(told: Told) -> str:
         skipped=[(skipped.fix, skipped.reason) for skipped in tuning.skipped] if tuning is not None else [],
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
+        followed=[_followed(one, tuning) for one in told.followed[:MOST_FOLLOWED]],
         facts=_facts(run),
         notes=[*run.notes, *(tuning.notes if tuning is not None else ())],
         record=_record(told),
@@ -219,6 +222,16 @@ def _both(sides: BothSides) -> tuple[str, ...]:
     else:
         apart = f"{shown(found.value)} ({shown(found.low)} to {shown(found.high)})"
     return what, str(len(sides.plan)), *means, apart
+
+
+def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
+    """When it ended, its steps, its rate, that rate over the script's by itself, and what was set otherwise."""
+    plan = tuning.settings if tuning is not None else {}
+    names = [name for name in {**plan, **one.settings} if plan.get(name) != one.settings.get(name)]
+    ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.ended))
+    gain = format.ratio(one.samples_per_second / one.baseline_rate) if one.baseline_rate else ""
+    changed = ", ".join(f"{name} = {one.settings.get(name, 'off')}" for name in names)
+    return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
