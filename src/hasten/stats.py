@@ -40,8 +40,13 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean, 0.0, float("inf"))
-    half = _quantile(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    half = half_width(values, at=len(values))
     return Estimate(mean, mean - half, mean + half)
+
+
+def half_width(values: Sequence[float], *, at: int) -> float:
+    """Half of that interval if there were `at` values that spread as these do; two of them at the least."""
+    return _quantile(at - 1) * statistics.stdev(values) / at**0.5
 
 
 def ratio_interval(

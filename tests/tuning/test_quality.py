@@ -63,7 +63,12 @@ def test_batches_are_equal_otherwise_drawn_or_never_the_same():
 def asked(*epochs, own=(64, 0), trouble=""):
     """What a launch tells of the samples it asked for; an epoch that is over is a word, one that is not a list."""
     told = [
-        {"order": list(epoch), "all": "".join(sorted(epoch)) if isinstance(epoch, str) else None} for epoch in epochs
+        {
+            "order": list(epoch),
+            "length": len(epoch) if isinstance(epoch, str) else None,
+            "repeats": len({*epoch}) < len(epoch),
+        }
+        for epoch in epochs
     ]
     return {"epochs": told, "own": own, "own_trouble": trouble}
 
@@ -75,7 +80,10 @@ def asked(*epochs, own=(64, 0), trouble=""):
         (asked("abc", "bca"), asked("abc", "cab"), "passed"),  # one generator for order and samples
         (asked("abc", list("bc")), asked("abc", list("ca")), "passed"),
         (asked(list("ab")), asked(list("abc")), "passed"),
+        (asked("abc", "bca"), asked("abc", "bda"), "passed"),  # the last batch is dropped, whatever was in it
         (asked("abc", "bca"), asked("abc", "bcb"), "unknown"),
+        (asked("abc", "bca"), asked("abc", "bc"), "passed"),
+        (asked("abc", "bca"), asked("abc", "cb"), "unknown"),
         (asked("abc"), asked("acb"), "unknown"),
         (asked(), asked(), "unknown"),
         (asked("abc"), asked("abc", own=(60, 4)), "unknown"),

@@ -80,8 +80,8 @@ class Judge:
         return self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= self.num_steps + 1
 
     def seconds(self, start_seconds: float) -> float:
-        """What launches for the first look at the band will take, each with such a start."""
-        return 2 * SEEDS[0] * (start_seconds + self.num_steps * self.step_seconds)
+        """What launches for a look at the band will take, each with such a start."""
+        return 2 * FEWEST * (start_seconds + self.num_steps * self.step_seconds)
 
     def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
         """What a launch under these settings told. Raises SideError, and BaselineError of the script by itself."""
@@ -180,13 +180,15 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
 def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
     """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
     first, most = SEEDS
-    check = quality.within_band(judge.seeds(base, first), judge.seeds(settings, first))
-    if check.state != "unknown":
+    sides = judge.seeds(base, first), judge.seeds(settings, first)
+    check = quality.within_band(*sides)
+    if check.state != "unknown" or any(quality.losses_seen(*pair).state != "passed" for pair in zip(*sides)):
         return check
+    wanted = quality.seeds_wanted(*sides, fewest=FEWEST, most=most)
     in_time = judge.time_left() / max(2 * judge.launch_seconds, 1e-3)
-    number = min(most, first + int(min(in_time, most)))
+    number = min(wanted, first + int(min(in_time, most)))
     if number < FEWEST:
-        return quality.unknown("band", f"{check.text}; there was no time for {most} seeds")
+        return quality.unknown("band", f"{check.text}; there was no time for {wanted} seeds")
     return quality.within_band(judge.seeds(base, number), judge.seeds(settings, number))
 
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hasten.records import Check
-from hasten.stats import mean_interval, paired_speedup
+from hasten.stats import half_width, mean_interval, paired_speedup
 
 Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
 OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
 WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
+NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
 FLOOR = 0.002  # of the loss: a margin below this asks for more than a loss can show
 
 
@@ -80,8 +81,8 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
 def own_samples(baseline: Told, drawn: Told) -> Check:
     """`drawn`, under hasten's loader and nothing else, trains on the script's own samples, though it draws otherwise.
 
-    It asks for the same samples: in the same order, in the first epoch; afterwards in any, for a script without workers
-    draws its order from the generator that its samples have drawn from. And what it is handed is to the bit what the
+    It asks for them in the same order, in the first epoch; afterwards for as many, and for none twice where the script asks
+    for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what it is handed is to the bit what the
     dataset makes of the same seeds. So it is the script with other random numbers, and what is compared with it has the
     same ones.
     """
@@ -95,8 +96,9 @@ def own_samples(baseline: Told, drawn: Told) -> Check:
     for number, (before, now) in enumerate(pairs):
         seen = min(len(before["order"]), len(now["order"]))
         in_order = before["order"][:seen] == now["order"][:seen] and seen > 0
-        both_over = before["all"] is not None and now["all"] is not None
-        if not in_order and (number == 0 or (both_over and before["all"] != now["all"])):
+        lengths = {epoch["length"] for epoch in (before, now)} - {None}
+        alike = len(lengths) < 2 and before["repeats"] == now["repeats"]
+        if not in_order and (number == 0 or not alike):
             return unknown("samples", "others are asked for than by the script itself")
     if not pairs:
         return unknown("samples", "no order was seen")
@@ -201,25 +203,35 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
         seen = losses_seen(*pair)
         if seen.state != "passed":
             return seen
-    ends = [ends_of(*pair) for pair in pairs]
-    own = [before for before, _ in ends]
-    level, spread = statistics.fmean(map(abs, own)), statistics.stdev(own)
+    worse, level, spread = _band_of(pairs)
     if not spread:
         return unknown(
-            "band", f"the script's {len(own)} seeds gave one and the same course: they are not seeds to it"
+            "band", f"the script's {len(pairs)} seeds gave one and the same course: they are not seeds to it"
         )
     if spread > WIDEST_BAND * level:
         return unknown(
             "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"
         )
-    margin = max(spread, FLOOR * level)
-    worse = mean_interval([now - before for before, now in ends])
-    text = (
-        f"loss {worse.value:+.2g} ({worse.low:+.2g} to {worse.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
-    )
-    if worse.high <= margin:
+    margin, mean = max(spread, FLOOR * level), mean_interval(worse)
+    text = f"loss {mean.value:+.2g} ({mean.low:+.2g} to {mean.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
+    if mean.high <= margin:
         return passed("band", text)
-    return (failed if worse.low > margin else unknown)("band", text)
+    return (failed if mean.low > margin else unknown)("band", text)
+
+
+def seeds_wanted(baselines: Sequence[Told], plans: Sequence[Told], *, fewest: int, most: int) -> int:
+    """At how many seeds the interval should be narrow enough to tell, by how far these differ: no look at which way."""
+    worse, level, spread = _band_of(list(zip(baselines, plans)))
+    margin = max(spread, FLOOR * level)
+    enough = (n for n in range(fewest, most) if half_width(worse, at=n) <= NARROW * margin)
+    return next(enough, most)
+
+
+def _band_of(pairs: Sequence[tuple[Told, Told]]) -> tuple[list[float], float, float]:
+    """Of the losses at the end: what the plan's are higher by, the script's own level, and their spread."""
+    ends = [ends_of(*pair) for pair in pairs]
+    own = [before for before, _ in ends]
+    return [now - before for before, now in ends], statistics.fmean(map(abs, own)), statistics.stdev(own)
 
 
 def ends_of(baseline: Told, plan: Told) -> tuple[float, float]:

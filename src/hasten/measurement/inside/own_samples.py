@@ -69,7 +69,7 @@ class OwnSamples:
 
     def raw(self) -> dict[str, object]:
         """All of it, as JSON values."""
-        epochs = [{"order": epoch.order, "all": epoch.all if epoch.is_over else None} for epoch in self._epochs]
+        epochs = [{"order": epoch.order, "length": epoch.length, "repeats": epoch.repeats} for epoch in self._epochs]
         return {"epochs": epochs, "own": [self._equal, self._other], "own_trouble": self._trouble}
 
 
@@ -78,8 +78,8 @@ class _Epoch:
     """What a sampler gave in one epoch."""
 
     order: list[str] = field(default_factory=list)  # a fingerprint a batch
-    all: str = ""  # of all keys, whatever their order
-    is_over: bool = False
+    length: int | None = None  # keys; None: it is not over
+    repeats: bool = False  # a key came twice
 
 
 class _Followed:
@@ -89,22 +89,20 @@ class _Followed:
         self._of, self._epochs, self._most = of, epochs, most
 
     def __iter__(self) -> Iterator[object]:
-        seen, total = _Epoch(), 0
+        seen, length, keys = _Epoch(), 0, set[str]()
         self._epochs.append(seen)
         for entry in self._of:
             if len(seen.order) < self._most:
-                seen.order.append(f"{_number(entry):x}")
-            for key in entry if isinstance(entry, (list, tuple)) else [entry]:
-                total += _number(key)
+                seen.order.append(hashlib.blake2b(repr(entry).encode(), digest_size=6).hexdigest())
+            names = [*map(repr, entry)] if isinstance(entry, (list, tuple)) else [repr(entry)]
+            length += len(names)
+            seen.repeats = seen.repeats or not keys.isdisjoint(names) or len({*names}) < len(names)
+            keys.update(names)
             yield entry
-        seen.all, seen.is_over = f"{total:x}", True
+        seen.length = length
 
     def __len__(self) -> int:
         return len(self._of)  # type: ignore[arg-type]
-
-
-def _number(key: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
