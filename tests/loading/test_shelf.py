@@ -8,9 +8,11 @@ import pytest
 from recipes import Photos, pixels_of, save_image
 
 from hasten import Loader
-from hasten.loading.shelf import on_shelf
+from hasten.loading.shelf import _shelves, on_shelf
 
-ASKED = ("64 MiB", None, "identical")
+
+def shelf_of(dataset):
+    return _shelves.get(id(dataset), [])
 
 
 @pytest.fixture
@@ -41,17 +43,16 @@ def test_another_wish_is_another_cache(photos):
     first, second = Loader(photos, 4, cache="64 MiB"), Loader(photos, 4, cache="32 MiB")
     list(first), list(second)
     assert counts(second)[1] == 8
-    list(Loader(photos, 4))
-    assert on_shelf(photos, (None, None, "identical")) is None
+    assert len(shelf_of(photos)) == 2
 
 
 def test_what_was_kept_goes_with_the_dataset(photos):
     mine = Photos(photos.files, photos.transform)
     list(Loader(mine, 4, cache="64 MiB"))
-    cache = weakref.ref(on_shelf(mine, ASKED).cache)
+    cache, number = weakref.ref(shelf_of(mine)[0].cache), id(mine)
     del mine
     gc.collect()
-    assert cache() is None
+    assert cache() is None and number not in _shelves
 
 
 def test_a_dataset_that_changed_is_read_anew(photos, tmp_path):
@@ -63,9 +64,50 @@ def test_a_dataset_that_changed_is_read_anew(photos, tmp_path):
     assert counts(loader)[1] == 8
 
 
+class Unhashable(Photos):
+    __hash__ = None
+
+    def __eq__(self, other):
+        return True
+
+
+def test_datasets_that_are_equal_or_have_no_hash_keep_for_themselves(photos):
+    one, other = Unhashable(photos.files, pixels_of), Unhashable(photos.files, pixels_of)
+    for epoch in range(2):
+        loader = Loader(one, 4, cache="64 MiB")
+        list(loader)
+        assert counts(loader)[1] == 8 and counts(loader)[0] >= 8 * epoch
+    assert not shelf_of(other)
+
+
+def test_two_loaders_of_a_dataset_that_has_two_states_each_keep_theirs(photos):
+    photos.transform = twice
+    first, second = Loader(photos, 4, cache="64 MiB"), Loader(photos, 4, cache="64 MiB")
+    for _ in range(3):
+        photos.transform = pixels_of
+        list(first)
+        photos.transform = twice
+        list(second)
+    assert counts(first)[1] == counts(second)[1] == 8
+
+
+def twice(image):
+    return 2 * pixels_of(image)
+
+
+def test_what_another_loader_kept_of_files_that_were_written_anew_is_not_served(photos):
+    list(Loader(photos, 4, cache="64 MiB"))
+    for number, file in enumerate(photos.files):
+        save_image(file, 50 + number)
+    assert [batch["image"].sum() for batch in Loader(photos, 4, cache="64 MiB")] == [
+        batch["image"].sum() for batch in Loader(photos, 4)
+    ]
+
+
 def test_a_forked_child_keeps_for_itself(photos):
     list(Loader(photos, 4, cache="64 MiB"))
+    (kept,) = shelf_of(photos)
     child = os.fork()
     if child == 0:
-        os._exit(0 if on_shelf(photos, ASKED) is None else 1)
-    assert os.waitpid(child, 0)[1] == 0 and on_shelf(photos, ASKED) is not None
+        os._exit(0 if on_shelf(photos, kept.asked) is None else 1)
+    assert os.waitpid(child, 0)[1] == 0 and on_shelf(photos, kept.asked) is kept

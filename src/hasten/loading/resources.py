@@ -5,13 +5,14 @@ In: a loader's settings. Out: a recipe, slots, a cache and a crew. Refuses to kn
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset, default_collate, default_convert
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, default_collate, default_convert
 
 from hasten.loading.cache.budget import Forecast, available_memory
 from hasten.loading.cache.cache import Cache
@@ -33,6 +34,7 @@ from hasten.loading.settings import Settings
 from hasten.loading.shelf import Kept, on_shelf, put_on_shelf
 
 SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
+MOST_LOOKS = 16  # at samples of a cache that another loader has filled: is it still right?
 NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock
 MOST_HELD = 0.5  # of the interpreter's lock, by all threads together: the training loop needs it as well
 
@@ -45,11 +47,20 @@ class Resources:
     recipe: Recipe
     slots: Slots
     uses_threads: bool
-    cache: Cache | None = None
-    forecast: Forecast | None = None
+    kept: Kept | None = None
     nest: Nest | None = None
     """What the samples of the last epoch were like."""
     owner: int = field(default_factory=os.getpid)
+
+    @property
+    def cache(self) -> Cache | None:
+        """Where samples are kept; None where none are."""
+        return None if self.kept is None else self.kept.cache
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What it will hold."""
+        return None if self.kept is None else self.kept.forecast
 
 
 def renew(loader: DataLoader[Any], settings: Settings, known: Resources | None) -> Resources:
@@ -65,42 +76,53 @@ def renew(loader: DataLoader[Any], settings: Settings, known: Resources | None) 
     in_processes = bool(loader.num_workers) and not uses_threads
     fits = known is not None and known.slots.arena.is_shared == in_processes
     slots = known.slots if known and fits else _slots(loader, settings, is_shared=in_processes)
-    resources = Resources(finder, recipe, slots, uses_threads, nest=known.nest if known is not None else None)
-    if settings.keeps:
-        kept = _kept(loader, settings, recipe, finder.reason)
-        resources.cache, resources.forecast = kept.cache, kept.forecast
-    return resources
+    kept = _kept(loader, settings, recipe, finder.reason, known) if settings.keeps else None
+    return Resources(finder, recipe, slots, uses_threads, kept, nest=known.nest if known is not None else None)
 
 
-def _kept(loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None) -> Kept:
+def _kept(
+    loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None, known: Resources | None
+) -> Kept:
     """What this loader or one before it has kept of the dataset, while that is right; else a cache that begins empty.
 
     What was kept before goes when the last iterator that uses it is gone.
     """
-    asked = (settings.cache, settings.disk_cache, settings.pixels)
-    kept = on_shelf(loader.dataset, asked)
-    if kept is None or not _is_right(kept, recipe):
+    may_draw_otherwise = loader.worker_init_fn is not None and recipe.draws_globally
+    weights = _weights(loader.sampler)
+    asked = (settings.cache, settings.disk_cache, settings.pixels, recipe.fingerprint, may_draw_otherwise, weights)
+    own = known.kept if known is not None and known.kept is not None and known.kept.asked == asked else None
+    kept = own or on_shelf(loader.dataset, asked)
+    if kept is None or not _is_right(kept, recipe, most=1 if own is not None else MOST_LOOKS):
+        if may_draw_otherwise:
+            reason = "worker_init_fn may change what its samples draw"
         cache, forecast = _cache(loader, settings, recipe, reason) or (None, None)
-        kept = Kept(cache, forecast, recipe.fingerprint)
-        put_on_shelf(loader.dataset, asked, kept)
+        kept = Kept(asked, cache, forecast)
+    put_on_shelf(loader.dataset, kept)
     return kept
 
 
-def _is_right(kept: Kept, recipe: Recipe) -> bool:
-    if kept.fingerprint != recipe.fingerprint:
-        return False
+def _weights(sampler: object) -> bytes:
+    """By which samples are worthy; empty where all are alike."""
+    if type(sampler) is not WeightedRandomSampler:
+        return b""
+    return hashlib.blake2b(sampler.weights.numpy().tobytes()).digest()
+
+
+def _is_right(kept: Kept, recipe: Recipe, *, most: int) -> bool:
+    """Whether a sample, or for a new loader one in a hundred, is still what was kept of it."""
     if kept.cache is None or kept.forecast is None:
         return True
-    kept.num_looks += 1
-    index = mix(kept.num_looks) % kept.forecast.num_samples  # another one each epoch
-    return is_still_right(kept.cache, recipe, index)
+    for _ in range(max(1, min(most, kept.forecast.num_samples // 100))):
+        kept.num_looks += 1
+        index = mix(kept.num_looks) % kept.forecast.num_samples  # another one each time
+        if not is_still_right(kept.cache, recipe, index):
+            return False
+    return True
 
 
 def _cache(
     loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None
 ) -> tuple[Cache, Forecast] | None:
-    if loader.worker_init_fn is not None and recipe.draws_globally:
-        reason = "worker_init_fn may change what its samples draw"
     if not recipe.keepable or reason is not None:
         log.warning("nothing of the samples is kept: %s", reason)
         return None

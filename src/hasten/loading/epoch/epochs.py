@@ -48,7 +48,7 @@ class Epochs(_BaseDataLoaderIter):
 
     def _begin(self, position: Position) -> None:
         self._position = self._settings.record.position = position
-        self._keys = self._order()
+        self._keys = self._order(self._sampler_iter)
         self._seed = mix(position.base_seed, position.epoch)
 
     def _resume(self, position: Position, loader: DataLoader[Any]) -> None:
@@ -58,6 +58,7 @@ class Epochs(_BaseDataLoaderIter):
             write_generators(position.generators, self._own)
             if position.has_drawn_seed:
                 torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            self._sampler_iter = iter(self._index_sampler)  # again, from the generators as they were
             self._begin(position)
             self._skip(position.batches)
         self._num_yielded = position.batches
@@ -77,10 +78,9 @@ class Epochs(_BaseDataLoaderIter):
         first = list(itertools.islice(self._keys, batches, batches + 1))
         self._keys = itertools.chain(first, self._keys)
 
-    def _order(self) -> Iterator[Any]:
-        """The keys of one batch after another."""
-        sampler: Any = self._index_sampler
-        return iter(sampler)
+    def _order(self, given: Iterator[Any]) -> Iterator[Any]:
+        """The keys of one batch after another; `given` is the sampler's own iterator, which was asked for once."""
+        return given
 
 
 def generators_of(loader: DataLoader[Any]) -> dict[str, torch.Generator]:

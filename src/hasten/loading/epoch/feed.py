@@ -6,10 +6,12 @@ batches. It is one of torch's loader iterators, so whatever watches those watche
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -31,6 +33,7 @@ from hasten.loading.memory.nest import Nest
 from hasten.loading.memory.slots import Slot
 from hasten.loading.resources import Resources, makes_rows, start_crew
 from hasten.loading.settings import Settings
+from hasten.loading.shelf import caches_on_shelves
 
 MOST_STRAYS = 64  # samples that fit no row, of an epoch
 MOST_TICKETS = 256  # of a batch
@@ -66,7 +69,7 @@ class Feed(Epochs):
         self._num_strays = 0
         if resources.nest is not None:
             self._know(resources.nest)
-        self._last: Draft | None = None  # whose batch was handed out last; without what was in it
+        self._last: Draft | None = None  # what was asked for by the batch that was handed out last
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
         self._transfer = transfer_to(settings.device)
         self._crossing: Crossing | None = None
@@ -83,13 +86,15 @@ class Feed(Epochs):
         """Where its samples are kept; None where nothing is."""
         return self._resources.cache
 
-    def made_again(self) -> Any:
-        """The batch handed out last, as the dataset itself makes it here and now, each sample from its own seed.
+    def remaking(self) -> Callable[[], Any] | None:
+        """What makes the batch handed out last once more, by the dataset itself, each sample from its own seed.
 
         For who doubts that what workers, a cache and other decoders make is the dataset's own. None before the first
-        batch, and where a sample of it was replaced. What the dataset raises is passed on.
+        batch, where a sample of it was replaced, and where batches cross to a device. What the dataset raises is passed on.
         """
-        return None if self._last is None else made_by_dataset(self._last, self._dataset, self._collate_fn)
+        if self._last is None or self._transfer is not None:
+            return None
+        return functools.partial(made_by_dataset, self._last, self._kit)
 
     # An epoch
 
@@ -151,8 +156,9 @@ class Feed(Epochs):
         if seen is None:
             return
         self._look = Look.now(self._tally, time.perf_counter())
-        if self._kit.cache is not None:
-            self._kit.cache.relieve()
+        own = [self._kit.cache] if self._kit.cache is not None else []
+        for cache in {*own, *caches_on_shelves()}:  # of other datasets too: their loaders may be gone
+            cache.relieve()
         if not self._settings.staffs_itself:
             return
         self._staff = corrected(self._staff, seen, cores=usable_cores())

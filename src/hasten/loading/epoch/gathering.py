@@ -36,14 +36,14 @@ class Gathering(Epochs):
         """None of them, by the name under which torch's iterator has them."""
         return []
 
-    def _order(self) -> Iterator[torch.Tensor | list[Any]]:
+    def _order(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
+        """Vectors where that is known to be the same; `given` has not begun then, and is dropped."""
         found = batches_of_indices(self._index_sampler)
-        return self._of_keys() if found is None else found
+        return self._of_keys(given) if found is None else found
 
-    def _of_keys(self) -> Iterator[torch.Tensor | list[Any]]:
+    def _of_keys(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
         """Vectors where the sampler gives whole numbers; else its keys as they are."""
-        sampler: Any = self._index_sampler
-        for keys in sampler:
+        for keys in given:
             if set(map(type, keys)) == {int}:
                 indices = torch.as_tensor(keys, dtype=torch.int64)
                 yield torch.where(indices < 0, indices + len(self._columns), indices)

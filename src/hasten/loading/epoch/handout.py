@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch._utils import ExceptionWrapper
 
+from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.generators import kept, seed_all
@@ -44,14 +45,20 @@ def hand_out(draft: Draft, nest: Nest | None, slots: Slots, collate: Callable[[A
     return nest.batch(arrays, objects)
 
 
-def made_by_dataset(asked: Draft, dataset: Any, collate: Callable[[Any], Any]) -> Any:
-    """The batch that was asked for, made without a worker, a cache or a recipe. Moves no generator."""
-    samples: list[Any] = []
+def made_by_dataset(asked: Draft, kit: Kit) -> Any:
+    """The batch that was asked for, made as a worker would without cache and recipe. Moves no generator."""
+    indices, dataset = asked.indices, kit.dataset
     with kept():
-        for row, index in enumerate(asked.indices):
-            seed_all(sample_seed(asked.seed, index, asked.occurrences[row] if asked.occurrences else 0))
-            samples.append(dataset[index])
-        return collate(samples)
+        if kit.fetches_batches:
+            seed_all(sample_seed(asked.seed, repr(indices), 0))
+            samples = dataset.__getitems__(indices)
+        else:
+            samples: list[Any] = []
+            for row, index in enumerate(indices):
+                seed_all(sample_seed(asked.seed, index, asked.occurrences[row] if asked.occurrences else 0))
+                samples.append(dataset[index])
+        seed_all(sample_seed(asked.seed, repr(indices), 1))  # for a collate_fn that draws
+        return kit.collate(samples if kit.batched else samples[0])
 
 
 def raise_again(error: BaseException) -> NoReturn:
