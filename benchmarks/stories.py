@@ -1,10 +1,11 @@
 """The five stories on real images: what each write-up tells of, measured.
 
-    python benchmarks/stories.py DATA [--only tuned held feeding limit grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/stories.py DATA [--only tuned waiting held feeding limit grow] [--names NAME ...] [--budget 420s]
 
 DATA holds photos/ and tiny/ (class folders), xray/ (films and labels.csv) and sr/ (photographs of any kind).
 
 tuned   `hasten speedtest NAME --data DIR` for each story, its whole record
+waiting the same for feed on one thread, so that the other cores are the loader's: the data wait that its plan leaves
 held    superres: how fast its input is in the second epoch, by the share of the samples that the cache may hold, against
         epochs without a cache; 1 / (1 - 0.95 x share) is asked for
 limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the story's own
@@ -41,7 +42,8 @@ from typing import Any
 import msgspec
 
 from hasten.cli.saved import nearest_run
-from hasten.records import Tuning
+from hasten.diagnosis.diagnose import diagnose
+from hasten.records import Run, Tuning
 from hasten.stats import Estimate, paired_speedup
 from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.folders import choose, read_classes, read_unlabelled
@@ -49,6 +51,7 @@ from hasten.workloads.folders import choose, read_classes, read_unlabelled
 RESULTS = Path(__file__).resolve().parent / "results" / "stories"
 FOLDERS = {"xray": "xray", "feed": "photos", "superres": "sr", "efficient": "tiny", "classify": "photos"}
 SHARES = (0.25, 0.5, 0.75, 1.0)
+EPOCH = 8  # times the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
 REPEATS = 40  # of each photograph: prepared, all of them are twice what the limit allows
 ROOM = 6 << 30  # bytes of address space; libraries and threads reserve two thirds of it
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
@@ -65,17 +68,23 @@ def hasten(*words: object) -> list[str]:
 
 def tuned(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in wanted.names:
-        with scratch() as folder:
-            load, start = os.getloadavg()[0], time.perf_counter()
-            words = hasten("speedtest", name, "--data", (data / FOLDERS[name]).resolve(), "--json")
-            if wanted.budget:
-                words += ["--budget", wanted.budget]
-            told = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-            if told.returncode:
-                yield name, {"failed": told.stderr.strip().splitlines()[-1:]}
-                continue
-            found = {"load_before": load, "seconds": time.perf_counter() - start, **json.loads(told.stdout)}
-            yield name, {**found, "after": run_under_plan(found, folder)}
+        yield name, speedtest(name, data, wanted, environment=None)
+
+
+def speedtest(
+    name: str, data: Path, wanted: argparse.Namespace, *, environment: dict[str, str] | None
+) -> dict[str, Any]:
+    """All that `hasten speedtest` tells of a story, and the run under its plan; or its error."""
+    with scratch() as folder:
+        load, start = os.getloadavg()[0], time.perf_counter()
+        words = hasten("speedtest", name, "--data", (data / FOLDERS[name]).resolve(), "--json")
+        if wanted.budget:
+            words += ["--budget", wanted.budget]
+        told = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment)
+        if told.returncode:
+            return {"failed": told.stderr.strip().splitlines()[-1:]}
+        found = {"load_before": load, "seconds": time.perf_counter() - start, **json.loads(told.stdout)}
+        return {**found, "after": run_under_plan(found, folder)}
 
 
 def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None:
@@ -84,6 +93,23 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
     if near is None:
         return None
     return json.loads((folder / ".hasten" / "runs" / near / "run.json").read_text(encoding="utf-8"))
+
+
+def waiting(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """feed, where the cores suffice: training has one, and the loader the others."""
+    found = speedtest("feed", data, wanted, environment={**os.environ, "OMP_NUM_THREADS": "1"})
+    for side in ("run", "after"):
+        if found.get(side):
+            print(
+                f"waiting, {side}: {100 * data_wait(msgspec.convert(found[side], Run)):.1f} % of the step", flush=True
+            )
+    yield "waiting", found
+
+
+def data_wait(run: Run) -> float:
+    """The share of a step that waits for its batch."""
+    shown = diagnose(run).breakdown
+    return (shown.phases["data_wait"] or 0.0) / shown.step_seconds
 
 
 # ------------------------------------------------------------------------------------------------------- held
@@ -137,7 +163,7 @@ def measure_epochs(folder: Path, budget: int) -> None:
     torch.set_num_threads(1)
     images = read_unlabelled(folder)
     part, _ = choose(images)
-    dataset = superres.PhotographPairs(images, part * 2, side=96, transform=superres.Cut(96, training=True))
+    dataset = superres.PhotographPairs(images, part * EPOCH, side=96, transform=superres.Cut(96, training=True))
     loader = Loader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True, cache=budget or None)
     seconds = []
     for _ in range(3):
@@ -153,7 +179,7 @@ def measure_epochs(folder: Path, budget: int) -> None:
 def file_bytes(data: Path) -> int:
     images = read_unlabelled(data / FOLDERS["superres"])
     part, _ = choose(images)
-    return 2 * sum(images.paths[i].stat().st_size for i in part)
+    return EPOCH * sum(images.paths[i].stat().st_size for i in part)
 
 
 # ---------------------------------------------------------------------------------------------------- feeding
@@ -337,7 +363,7 @@ def brief(name: str, result: dict[str, Any]) -> None:
     )
 
 
-QUESTIONS = {"tuned": tuned, "held": held, "feeding": feeding, "limit": limit, "grow": grow}
+QUESTIONS = {"tuned": tuned, "waiting": waiting, "held": held, "feeding": feeding, "limit": limit, "grow": grow}
 MEASURED = {
     "--epochs-of": lambda folder, budget: measure_epochs(Path(folder), int(budget)),
     "--ceiling-of": lambda folder: measure_ceiling(Path(folder)),
@@ -365,7 +391,7 @@ def main() -> None:
             machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
             path.write_text(json.dumps({"machine": machine, **result}, indent=1) + "\n", encoding="utf-8")
             written.append(path.name)
-            if question == "tuned":
+            if question in ("tuned", "waiting"):
                 brief(name, result)
     print(json.dumps({"benchmark": "stories", "written": written}))
 

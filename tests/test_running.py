@@ -55,10 +55,10 @@ def test_the_script_runs_as_it_would_by_itself(tmp_path):
     assert answer.stdout == expected.stdout
     assert left_in(tmp_path) == [".hasten", "model.pt", "train.py", "weights.pt"]
     assert "samples/s over 24 steps" in said(answer)
-    (line,) = (tmp_path / ".hasten" / "followed.jsonl").read_text().splitlines()
+    (line,) = (tmp_path / ".hasten" / "followed.jsonl").read_text().strip().splitlines()
     told = json.loads(line)
     assert told["num_steps"] == 24 and told["samples_per_second"] > 0
-    assert told["settings"] == {"gather": True} and told["command"] == [str(script)]
+    assert told["settings"] == {"gather": True} and told["script"] == str(script)
 
 
 def test_what_is_saved_is_read_without_hasten(tmp_path):

@@ -125,6 +125,13 @@ def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path
     assert judge.base({"cache": "auto"}) == {"loader": True}
 
 
+def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_path):
+    settings = {"num_workers": 2, "nothing": True}
+    judge = prepared_in(tmp_path, num_workers=1)
+    checks = check_quality(judge, settings)
+    assert verdict_of(checks) == "proven" and judge.base(settings) == {"num_workers": 2}, checks
+
+
 def test_other_samples_under_our_loader_are_caught(tmp_path):
     checks = check_quality(prepared_in(tmp_path), {"cache": "auto", "remembered_samples": True})
     assert verdict_of(checks) == "broken" and states(checks)["variety"] == "failed", checks

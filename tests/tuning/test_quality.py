@@ -85,6 +85,7 @@ def asked(*epochs, own=(64, 0), trouble=""):
         (asked("abc", "bca"), asked("abc", "bc"), "passed"),
         (asked("abc", "bca"), asked("abc", "cb"), "unknown"),
         (asked("abc"), asked("acb"), "unknown"),
+        (asked("abc", "bca"), asked("abc", "abc"), "unknown"),  # never shuffled again
         (asked(), asked(), "unknown"),
         (asked("abc"), asked("abc", own=(60, 4)), "unknown"),
         (asked("abc"), asked("abc", own=(0, 0)), "unknown"),
@@ -93,7 +94,12 @@ def asked(*epochs, own=(64, 0), trouble=""):
     ],
 )
 def test_the_scripts_own_samples_are_told_from_others(script, drawn, state):
-    assert quality.own_samples(script, drawn).state == state
+    assert quality.own_samples(script, drawn, remade=True).state == state
+
+
+def test_other_workers_need_no_sample_made_once_more():
+    script, drawn = asked("abc"), asked("abc", own=(0, 0))
+    assert quality.own_samples(script, drawn, remade=False).state == "passed"
 
 
 def test_a_cached_random_crop_is_caught():
@@ -179,7 +185,7 @@ def test_a_difference_that_varies_too_much_proves_nothing():
 def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkeypatch, seconds, number):
     ran = set()
 
-    def by_chance(_judge, settings, *, shift=0):
+    def by_chance(_judge, settings, *, shift=0, **_):
         ran.add(shift)
         return told(falling(shift + len(settings), noise=0.5))
 

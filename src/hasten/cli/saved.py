@@ -12,7 +12,9 @@ from pathlib import Path
 from hasten.errors import RecordError
 from hasten.measurement.results import FOLLOWED
 from hasten.records import Followed, Run, Tuning, from_json
+from hasten.tuning.plan import script_of
 
+LATEST = 4e9  # seconds since 1970: no run of this century's ends later
 RUN, TUNING = "run.json", "tuning.json"
 
 
@@ -49,16 +51,16 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
 
 def _followed(tuning: Tuning, path: Path) -> tuple[Followed, ...]:
     """Runs of the same script that ended after the search began, whatever its arguments were; the last first."""
+    lines: list[bytes] = []
+    with contextlib.suppress(OSError):
+        lines = path.read_bytes().splitlines()
     found: list[Followed] = []
-    lines = path.read_bytes().splitlines() if path.is_file() else []
     for line in reversed(lines):
-        with contextlib.suppress(RecordError):  # a full disk tears a line
+        # A full disk tears a line; and nobody's report should fail for what others wrote into the file.
+        with contextlib.suppress(RecordError, ValueError, RecursionError):
             found.append(from_json(Followed, line))
-    return tuple(one for one in found if _script(one) == _script(tuning) and one.ended > tuning.started)
-
-
-def _script(ran: Followed | Tuning) -> tuple[str, ...]:
-    return ran.command[: 2 if ran.command[:1] == ("-m",) else 1]
+    name = Path(script_of(tuning.command)).name
+    return tuple(one for one in found if Path(one.script).name == name and tuning.started < one.ended < LATEST)
 
 
 def nearest_run(tuning: Tuning) -> str | None:

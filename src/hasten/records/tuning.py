@@ -91,7 +91,7 @@ class Heat(Record, frozen=True):
 class Followed(Record, frozen=True):
     """A run under a plan that nobody measured closely: its own count, told at its end."""
 
-    command: tuple[str, ...]
+    script: str  # or the module's name
     ended: float  # seconds since 1970
     settings: Settings
     num_steps: int

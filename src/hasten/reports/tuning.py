@@ -15,7 +15,7 @@ from hasten.reports.sheet import Sheet
 
 _SIGNS = {"faster": "kept", "slower": "slower", "no difference": "no gain", "unclear": "unclear", "failed": "failed"}
 _DIFF = {"+": "green", "-": "red", "@": "dim"}
-OPTIONAL = ("batches", "variety")  # checks that are asked only where they can be told
+OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 

@@ -7,7 +7,7 @@ What is asked follows from the weakest fix. Identical: the same batches and loss
 loss and gradients, and courses that part no further than the script's own, changed in the last bit, does from itself.
 Precision: losses inside the band that the script's own seeds span. Where hasten's loader draws a sample's random numbers
 otherwise, it is seen to hand out the script's own samples first; then all this is asked against that loader alone, which
-draws the same. Whatever else is drawn otherwise is held against the band.
+draws the same. So it is with other workers of torch's own loader. Whatever else is drawn otherwise is held against the band.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
 OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's loader makes the batches
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
+TORCHS = {"num_workers", "persistent_workers"}  # fixes of torch's own loader, under which samples draw otherwise
+OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
 
@@ -93,6 +95,8 @@ class Judge:
             spec.update(mode="first steps", steps=steps, seconds=3 * SECONDS, perturb=perturb)
             if self.epoch_batches is not None:
                 spec["epoch_batches"] = self.epoch_batches
+            if {*settings} <= {*DRAWN_ANEW, *TORCHS} and not (shift or number or perturb):
+                spec["own_samples"] = True
             began = time.monotonic()
             try:
                 self._told[key] = self.bench.run(
@@ -103,6 +107,13 @@ class Judge:
             self.launch_seconds = time.monotonic() - began
         return self._told[key]
 
+    def told_by_base(self, base: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+        """The same of what a plan is held against: that it fails says nothing of the plan. Raises BaselineError."""
+        try:
+            return self.told(base, shift=shift, perturb=perturb, number=number)
+        except SideError as error:
+            raise BaselineError(str(error)) from None
+
     def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
         """What the first launch under these settings told, if there was one."""
         return self._told.get((_key(settings), shift, False, 0))
@@ -111,9 +122,10 @@ class Judge:
         """What these settings were held against: the script as it is, or with other random numbers."""
         return self.beside.get(_key(settings), {})
 
-    def seeds(self, settings: Settings, number: int) -> list[quality.Told]:
-        """The same at several seeds."""
-        return [self.told(settings, shift=FAR * seed) for seed in range(number)]
+    def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[quality.Told], list[quality.Told]]:
+        """What launches of both at several seeds told."""
+        shifts = [FAR * seed for seed in range(number)]
+        return [self.told_by_base(base, shift=s) for s in shifts], [self.told(settings, shift=s) for s in shifts]
 
 
 def _key(settings: Settings) -> tuple[tuple[str, object], ...]:
@@ -140,10 +152,12 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
     guarantee = weakest(settings)
     checks.append(_variety(judge, settings, baseline, plan))
     base = judge.beside[_key(settings)] = _base(judge, settings, checks)
-    baseline = judge.told(base)
+    if base == settings:
+        return  # nothing but other random numbers
+    baseline = judge.told_by_base(base)
     # What is the same at once needs no second look at the script by itself.
     same = quality.batches_equal(baseline, plan, plan).state == "passed"
-    again = baseline if same and guarantee == "precision" else judge.told(base, number=1)
+    again = baseline if same and guarantee == "precision" else judge.told_by_base(base, number=1)
     batches = quality.batches_equal(baseline, plan, again)
     checks.append(batches)
     if batches.state == "passed" and guarantee == "identical":
@@ -153,21 +167,31 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
             return
         guarantee = "rounding"  # the script itself is not the same twice
     if batches.state == "passed" and guarantee == "rounding" and not quality.differs_from_itself(baseline, again):
-        checks.append(quality.rounding_only(baseline, plan, [again, judge.told(base, perturb=True)]))
+        checks.append(quality.rounding_only(baseline, plan, [again, judge.told_by_base(base, perturb=True)]))
         return
     checks.append(_band(judge, settings, base))
 
 
 def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
-    """What the settings are held against: the script as it is, or with other random numbers where they draw those."""
+    """What the settings are held against: the script as it is, or with other random numbers where they draw those.
+
+    Those are the script's own samples, which is seen; and where there is time, that it learns from them at a few seeds.
+    """
     baseline, plan = judge.told({}), judge.told(settings)
-    if not OURS & {*settings} or quality.batches_equal(baseline, plan, plan).state == "passed":
+    ours = bool(OURS & {*settings})
+    drawn = DRAWN_ANEW if ours else {name: value for name, value in settings.items() if name in TORCHS}
+    if not drawn or quality.batches_equal(baseline, plan, plan).state == "passed":
         return {}
-    check = quality.own_samples(baseline, judge.told(DRAWN_ANEW))
-    if check.state != "passed":
+    try:
+        own = quality.own_samples(baseline, judge.told(drawn), remade=ours)
+        if own.state != "passed":
+            return {}
+        checks.append(own)
+        if judge.time_left() > 2 * SEEDS[0] * judge.launch_seconds:
+            checks.append(quality.named("drawn anew", quality.within_band(*judge.seeds({}, drawn, SEEDS[0]))))
+    except SideError:
         return {}
-    checks.append(check)
-    return DRAWN_ANEW
+    return drawn
 
 
 def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
@@ -180,7 +204,7 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
 def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
     """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
     first, most = SEEDS
-    sides = judge.seeds(base, first), judge.seeds(settings, first)
+    sides = judge.seeds(base, settings, first)
     check = quality.within_band(*sides)
     if check.state != "unknown" or any(quality.losses_seen(*pair).state != "passed" for pair in zip(*sides)):
         return check
@@ -189,14 +213,14 @@ def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
     number = min(wanted, first + int(min(in_time, most)))
     if number < FEWEST:
         return quality.unknown("band", f"{check.text}; there was no time for {wanted} seeds")
-    return quality.within_band(judge.seeds(base, number), judge.seeds(settings, number))
+    return quality.within_band(*judge.seeds(base, settings, number))
 
 
 def verdict_of(checks: Sequence[Check]) -> str:
     """What the checks together say. How samples come is asked only where it can be told."""
     if any(check.state == "failed" for check in checks):
         return "broken"
-    decisive = [check for check in checks if check.what not in ("batches", "variety")]
+    decisive = [check for check in checks if check.what not in OPTIONAL]
     return "proven" if all(check.state == "passed" for check in decisive) else "not proven"
 
 

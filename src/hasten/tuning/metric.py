@@ -147,10 +147,11 @@ def check_whole_runs(judge: Judge, settings: Settings, metric: Metric) -> tuple[
                 return [_out_of_time(check, first) for check in runs.checks()], runs
             runs.add_seed(judge, settings)
         if any(check.state == "unknown" for check in runs.checks()):
-            number = min(most, first + int((judge.time_left() - FOR_SPEED) / runs.seconds(1)))
+            in_time = max(0.0, judge.time_left() - FOR_SPEED) / runs.seconds(1)
+            number = first + int(min(in_time, most - first))
             if number < min(FEWEST, most):
                 return [_out_of_time(check, most) for check in runs.checks()], runs
-            while len(runs.baseline) < number:
+            while len(runs.baseline) < number and (len(runs.baseline) < FEWEST or judge.time_left() > 0):
                 runs.add_seed(judge, settings)
     except BaselineError as error:
         return [quality.unknown("metric", str(error))], runs

@@ -128,7 +128,7 @@ def _value(text: str) -> Value:
 
 def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
     """What speaks against the plan here, one line each. Raises PlanError when it is of another script."""
-    script, here = _script(plan.command), _script(command)
+    script, here = script_of(plan.command), script_of(command)
     if script and here and Path(script).name != Path(here).name:
         raise PlanError(
             f"{plan.source} is of {script}, not of {here}; run `hasten tune {here}`, or name a plan with --plan"
@@ -149,7 +149,8 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
     return lines
 
 
-def _script(command: Sequence[str]) -> str:
+def script_of(command: Sequence[str]) -> str:
+    """The script's file, or the module's name, in the words of a command; empty where neither is there."""
     return next(
         (word for word in command if word.endswith(".py")), "".join(command[1:2]) if command[:1] == ("-m",) else ""
     )

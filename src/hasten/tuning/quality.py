@@ -39,6 +39,11 @@ def unknown(what: str, text: str) -> Check:
     return Check(what=what, state="unknown", text=text)
 
 
+def named(what: str, check: Check) -> Check:
+    """The same under another name."""
+    return Check(what=what, state=check.state, text=check.text)
+
+
 def losses_seen(baseline: Told, plan: Told) -> Check:
     """There are losses on both sides, enough and finite."""
     for side, told in (("the script", baseline), ("the plan", plan)):
@@ -78,35 +83,43 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
-def own_samples(baseline: Told, drawn: Told) -> Check:
-    """`drawn`, under hasten's loader and nothing else, trains on the script's own samples, though it draws otherwise.
+def own_samples(baseline: Told, drawn: Told, *, remade: bool) -> Check:
+    """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 
     It asks for them in the same order, in the first epoch; afterwards for as many, and for none twice where the script asks
-    for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what it is handed is to the bit what the
-    dataset makes of the same seeds. So it is the script with other random numbers, and what is compared with it has the
-    same ones.
+    for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what
+    hasten's loader hands out is to the bit what the dataset makes of the same seeds (`remade`). So it is the script with
+    other random numbers, and what is compared with it has the same ones.
     """
     if drawn.get("own_trouble"):
         return unknown("samples", f"the dataset makes none in the training process: {drawn['own_trouble']}")
     equal, other = drawn.get("own", (0, 0))
-    if other or not equal:
+    if remade and (other or not equal):
         text = f"{other} of {equal + other} samples differ from what the dataset makes of their seeds"
         return unknown("samples", text if other else "none was made once more")
     pairs = list(zip(baseline.get("epochs", []), drawn.get("epochs", [])))
-    for number, (before, now) in enumerate(pairs):
-        seen = min(len(before["order"]), len(now["order"]))
-        in_order = before["order"][:seen] == now["order"][:seen] and seen > 0
-        lengths = {epoch["length"] for epoch in (before, now)} - {None}
-        alike = len(lengths) < 2 and before["repeats"] == now["repeats"]
-        if not in_order and (number == 0 or not alike):
-            return unknown("samples", "others are asked for than by the script itself")
-    if not pairs:
-        return unknown("samples", "no order was seen")
+    if not pairs or not all(_asks_alike(pair, pairs[0]) for pair in pairs):
+        return unknown("samples", "others are asked for than by the script itself")
+    bits = f": {equal} were made once more, and are the same to the bit" if remade else ""
+    than = "the same loader" if remade else "the same workers"
     return passed(
         "samples",
-        f"the script's own, in its order: {equal} were made once more, and are the same to the bit; their random numbers "
-        "are others, so what follows is held against the same loader without the plan",
+        f"the script's own, in its order{bits}; their random numbers are others, so what follows is held against {than} "
+        "without the rest of the plan",
     )
+
+
+def _asks_alike(pair: tuple[Told, Told], first: tuple[Told, Told]) -> bool:
+    before, now = pair
+    seen = min(len(before["order"]), len(now["order"]))
+    if seen and before["order"][:seen] == now["order"][:seen]:
+        return True
+    if pair is first:
+        return False
+    # An order that is drawn once for all epochs is another one than that which is drawn anew.
+    stays = [epoch["order"] == begun["order"] for epoch, begun in zip(pair, first)]
+    lengths = {epoch["length"] for epoch in pair} - {None}
+    return len(lengths) < 2 and before["repeats"] == now["repeats"] and stays[0] == stays[1]
 
 
 def samples_vary(baseline: Told, plan: Told, *, comes_again: bool) -> Check:

@@ -41,7 +41,8 @@ def reserve(
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step
     if metric.target is None:
-        return Reserve(proof=min(MOST * left, proof + 2 * SEEDS[1] * whole))
+        few, many = (proof + 2 * number * whole for number in SEEDS)
+        return Reserve(proof=max(min(MOST_OF_WHOLE_RUNS * left, few), min(MOST * left, many)))
     heats = (1 + len(recipe.combinations(num_steps))) * whole if recipes else 0.0
     proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
     share = min(1.0, MOST_OF_WHOLE_RUNS * left / (heats + proof))

@@ -22,7 +22,7 @@ from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
 from hasten.measurement.results import FOLLOWED
 from hasten.records import Settings
-from hasten.tuning.plan import Plan
+from hasten.tuning.plan import Plan, script_of
 
 SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
 
@@ -87,7 +87,7 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
         "live": live,
         "diary": {
             "file": os.fspath((root / FOLLOWED).resolve()),
-            "told": {"command": [*told], "settings": plan.settings},
+            "told": {"script": script_of(told), "settings": plan.settings},
         },
     }
     environment = plugin_environment(root, variables_of(settings))

@@ -104,6 +104,7 @@ WORKLOADS: dict[str, Workload] = {
             title="SRResNet on photographs that are read and prepared anew in every epoch: what does a cache need?",
             prepare=make_scenes,
             read=read_unlabelled,
+            options=("--repeats", "4"),  # a set larger than a few photographs
             num_images=400,
             num_images_on_gpu=2000,
         ),

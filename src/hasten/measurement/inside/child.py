@@ -99,11 +99,13 @@ def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> Non
 
         repeat_batches(spec["epoch_batches"], patches, ends=True)
     if "quality" in spec:
-        from hasten.measurement.inside.own_samples import OwnSamples
         from hasten.measurement.inside.quality import Quality
 
-        session.own_samples = OwnSamples(patches, num_batches=spec["quality"])
         session.quality = Quality(patches, num_batches=spec["quality"], perturb=spec.get("perturb", False))
+    if spec.get("own_samples"):
+        from hasten.measurement.inside.own_samples import OwnSamples
+
+        session.own_samples = OwnSamples(patches, num_batches=spec["quality"])
 
 
 def _at_every_end(session: Session, patches: Patches) -> None:

@@ -1,14 +1,14 @@
 """Whether a run trains on the script's own samples, where its batches cannot be compared: they are drawn otherwise.
 
 In: what samplers give, and batches of hasten's loader. Out: the order that was asked for, and how many samples are to the bit
-what the dataset makes of their seeds. Refuses to decide what follows from that.
+what the dataset makes of their seeds. Refuses to ask the dataset before training is over, and to decide what follows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -18,19 +18,18 @@ from torch.utils.data import DataLoader
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
 
-MOST_SECONDS = 6.0  # that samples are made once more
+MOST_SECONDS = 6.0  # that batches are made once more
+MOST_BYTES = 1 << 30  # of batches that wait for that
 
 
 class OwnSamples:
-    """Of the training loader of one process."""
+    """Of one process that trains."""
 
     def __init__(self, patches: Patches, *, num_batches: int) -> None:
         self._num_batches = num_batches  # of an epoch, whose keys are kept
         self._epochs: list[_Epoch] = []  # of all loaders, in the order in which they began
-        self._number = 0
-        self._next = 1
-        self._equal, self._other, self._trouble = 0, 0, ""
-        self._seconds = 0.0
+        self._number, self._next, self._bytes = 0, 1, 0
+        self._waiting: list[tuple[list[torch.Tensor], Callable[[], object]]] = []
         self._follow(patches)
 
     def _follow(self, patches: Patches) -> None:
@@ -46,31 +45,36 @@ class OwnSamples:
         patches.set(DataLoader, "_index_sampler", property(index_sampler))
 
     def batch(self, iterator: object, batch: object) -> None:
-        """Look at a batch that training was handed: at ever fewer of them, for each is made once more."""
-        make = getattr(iterator, "made_again", None)
-        if make is None:
+        """Keep a batch that training was handed, to be made once more: ever fewer of them."""
+        remaking = getattr(iterator, "remaking", None)
+        if remaking is None:
             return
         self._number += 1
-        if self._number < self._next or self._trouble or self._seconds > MOST_SECONDS:
+        remake = remaking() if self._number >= self._next and self._bytes < MOST_BYTES else None
+        if remake is None:
             return
         self._next *= 2
-        began = time.monotonic()
-        try:
-            again = make()
-        except Exception as error:  # a dataset that works in its workers only
-            self._trouble = repr(error)
-            return
-        if again is not None:
-            pairs = list(zip(tensors_in(batch), tensors_in(again), strict=True))
-            equal = bool(pairs) and all(_same(one, other) for one, other in pairs)
-            number = len(pairs[0][0]) if pairs and pairs[0][0].dim() else 1
-            self._equal, self._other = self._equal + number * equal, self._other + number * (not equal)
-        self._seconds += time.monotonic() - began
+        tensors = [tensor.detach().cpu().clone() for tensor in tensors_in(batch)]
+        self._bytes += sum(tensor.nbytes for tensor in tensors)
+        self._waiting.append((tensors, remake))
 
     def raw(self) -> dict[str, object]:
-        """All of it, as JSON values."""
+        """All of it, as JSON values; batches are made once more now."""
         epochs = [{"order": epoch.order, "length": epoch.length, "repeats": epoch.repeats} for epoch in self._epochs]
-        return {"epochs": epochs, "own": [self._equal, self._other], "own_trouble": self._trouble}
+        equal, other, trouble = 0, 0, ""
+        until = time.monotonic() + MOST_SECONDS
+        for tensors, remake in self._waiting:
+            number = len(tensors[0]) if tensors and tensors[0].dim() else 1
+            try:
+                again = list(tensors_in(remake()))
+            except Exception as error:  # a dataset that works in its workers only
+                trouble = repr(error)
+                break
+            is_same = len(tensors) == len(again) > 0 and all(map(_same, tensors, again))
+            equal, other = equal + number * is_same, other + number * (not is_same)
+            if time.monotonic() > until:
+                break
+        return {"epochs": epochs, "own": [equal, other], "own_trouble": trouble}
 
 
 @dataclass
@@ -89,12 +93,15 @@ class _Followed:
         self._of, self._epochs, self._most = of, epochs, most
 
     def __iter__(self) -> Iterator[object]:
+        return self._noting(iter(self._of))  # some draw their order when they are asked for it, not when they begin
+
+    def _noting(self, entries: Iterator[object]) -> Iterator[object]:
         seen, length, keys = _Epoch(), 0, set[str]()
         self._epochs.append(seen)
-        for entry in self._of:
+        for entry in entries:
+            names = _names(entry)
             if len(seen.order) < self._most:
-                seen.order.append(hashlib.blake2b(repr(entry).encode(), digest_size=6).hexdigest())
-            names = [*map(repr, entry)] if isinstance(entry, (list, tuple)) else [repr(entry)]
+                seen.order.append(hashlib.blake2b(repr(names).encode(), digest_size=6).hexdigest())
             length += len(names)
             seen.repeats = seen.repeats or not keys.isdisjoint(names) or len({*names}) < len(names)
             keys.update(names)
@@ -103,6 +110,16 @@ class _Followed:
 
     def __len__(self) -> int:
         return len(self._of)  # type: ignore[arg-type]
+
+
+def _names(entry: object) -> list[str]:
+    """Of the keys in an entry; a key that cannot be told is as any other."""
+    if isinstance(entry, torch.Tensor):
+        entry = entry.tolist()
+    try:
+        return [*map(repr, entry)] if isinstance(entry, (list, tuple)) else [repr(entry)]
+    except Exception:
+        return ["unknown"]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

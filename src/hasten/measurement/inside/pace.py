@@ -45,6 +45,7 @@ class Pace:
         self._last = 0.0
         self._taken = 0
         self._key: int | None = None
+        self._rank = 0
         self._thread = get_ident()
         self._process = os.getpid()
         patches.wrap(_BaseDataLoaderIter, "__next__", self._counting)
@@ -68,6 +69,7 @@ class Pace:
         now = perf_counter()
         if self._key is None:
             self._key = id(optimizer)
+            self._rank = _rank()
         if id(optimizer) != self._key:
             return
         self.num_steps += 1
@@ -104,7 +106,7 @@ class Pace:
 
     def _say(self) -> None:
         # Ranks of one run would all say the same; loader workers have no steps.
-        if os.getpid() == self._process and int(os.environ.get("RANK", "0") or 0) == 0:
+        if os.getpid() == self._process and self._rank == 0:
             line = self.line()
             if line is not None:
                 sys.stderr.write(f"hasten: {line}\n")
@@ -124,6 +126,14 @@ class Pace:
         with contextlib.suppress(OSError):  # the run is over and went well: nobody misses a line of ours
             file = os.open(self._diary["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(file, json.dumps(told).encode() + b"\n")
+                os.write(file, b"\n" + json.dumps(told).encode() + b"\n")  # behind a torn line too
             finally:
                 os.close(file)
+
+
+def _rank() -> int:
+    """Of this process among those that train together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)

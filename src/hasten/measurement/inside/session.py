@@ -129,9 +129,10 @@ class Session:
     @_standing_aside
     def _length_of(self, number: int, iterator: object, batch: object) -> int:
         self.last_batch = batch
-        if self.quality is not None and self.own_samples is not None and torch.is_grad_enabled():
+        if self.quality is not None and torch.is_grad_enabled():
             self.quality.batch(batch)
-            self.own_samples.batch(iterator, batch)
+            if self.own_samples is not None:
+                self.own_samples.batch(iterator, batch)
         return self.loaders.length_of(number, batch)
 
     def _stand_aside(self, error: Exception) -> None:
@@ -235,8 +236,8 @@ class Session:
         self.extra["run_delay_after"] = run_delay()
         raw = self.raw(ended_by)
         try:
-            if self.quality is not None and self.own_samples is not None:
-                raw["quality"] = {**self.quality.raw(), **self.own_samples.raw()}
+            if self.quality is not None:
+                raw["quality"] = {**self.quality.raw(), **(self.own_samples.raw() if self.own_samples else {})}
             raw.update(self.on_finish(self))
         except Exception as error:
             raw["trouble"] = repr(error)
