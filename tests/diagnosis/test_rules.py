@@ -250,6 +250,31 @@ def test_a_queue_full_of_later_batches_does_not_hide_a_shallow_prefetch():
     assert (finding.kind, finding.remedy[:23]) == ("shallow_prefetch", "Set prefetch_factor=32,")
 
 
+def crowded(ratio, **facts):
+    """Batches lie ready, and are not waited for; two workers decode all the time."""
+    busy = loader(
+        num_workers=2,
+        queue_ready=(4,) * 50,
+        stages=(stage("decode", seconds=6.0), stage("collate", seconds=2.0)),
+        num_measured_batches=40,
+        num_measured_samples=1280,
+    )
+    return run(loaders=(busy,), facts=facts, interventions=[tried("replay", ratio)])
+
+
+def test_workers_that_nobody_waits_for_cost_the_cores_that_they_take():
+    diagnosis = diagnose(crowded(0.45))
+    finding = diagnosis.findings[0]
+    assert diagnosis.verdict.startswith("Data-bound: slow decoding")
+    assert finding.kind == "slow_decode" and finding.recoverable == pytest.approx(0.75 * 0.55 * 0.1)
+    assert any("workers take cores" in reason for reason in finding.because)
+
+
+def test_on_a_gpu_or_where_batches_for_free_gain_little_ready_batches_acquit_the_loader():
+    assert kinds(crowded(0.94)) == []
+    assert "slow_decode" not in kinds(crowded(0.5, device="cuda"))
+
+
 def test_a_heavy_model_without_workers_is_healthy():
     assert kinds(run(loaders=(loader(num_workers=0, stages=(stage("decode", seconds=0.05),)),))) == []
 

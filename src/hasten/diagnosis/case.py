@@ -19,7 +19,7 @@ from hasten.stats import scaled
 WORTH = 0.05
 # What was only inferred must promise more than what was tried.
 WORTH_INFERRED = 0.08
-# Workers that have a batch ready nearly always are not what a step waits for.
+# Share of the batches for which none lay ready.
 STARVED = 0.2
 PROFILING = re.compile(r"profil|emit_nvtx|record_function|key_averages", re.IGNORECASE)
 
@@ -67,6 +67,19 @@ class Case:
         """Share of the batches that were asked for when none lay ready; None without workers."""
         ready = self.train.queue_ready if self.train is not None and self.train.num_workers else ()
         return sum(r == 0 for r in ready) / len(ready) if ready else None
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether batches are late: workers that have one ready nearly always are not what a step waits for."""
+        return self.starved is None or self.starved >= STARVED or self.share("data_wait") >= WORTH_INFERRED
+
+    @cached_property
+    def crowding(self) -> float:
+        """Seconds a step that workers cost whom nobody waits for: they take cores that training on a CPU would use."""
+        headroom = self.headroom
+        if self.waits or not self.on_cpu or headroom is None or self.measured("replay") is None:
+            return 0.0
+        return headroom if headroom >= WORTH_INFERRED * self.step else 0.0
 
     @cached_property
     def headroom(self) -> float | None:

@@ -94,8 +94,9 @@ def _cut(finding: Finding, left: float) -> Finding:
 
 def bound_of(case: Case) -> str:
     """What the step is bound by, in the field's words."""
-    data = case.share("data_wait", "epoch_start")
-    computing = case.share("forward", "loss", "backward", "optimizer", "zero_grad")
+    crowding = case.crowding / case.step if case.step else 0.0
+    data = case.share("data_wait", "epoch_start") + crowding
+    computing = case.share("forward", "loss", "backward", "optimizer", "zero_grad") - crowding
     shares = {
         "data-bound": data,
         "compute-bound": computing,

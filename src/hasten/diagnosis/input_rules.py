@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hasten.diagnosis.case import STARVED, WORTH, WORTH_INFERRED, Case, ms, percent
+from hasten.diagnosis.case import WORTH, Case, ms, percent
 from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
 
 # Share of the headroom with which a setting of the loader is the cause, and the stages are not. More workers only
@@ -38,12 +38,13 @@ def findings(case: Case) -> Iterator[Finding]:
         return
     if (startup := _worker_startup(case, train)) is not None:
         yield startup
-    # Batches that lie ready and are not waited for cost nothing. Waited for they may be all the same: the one whose
-    # turn it is may be missing among them, or its worker too busy with the next to hand it over.
-    if case.starved is not None and case.starved < STARVED and case.share("data_wait") < WORTH_INFERRED:
-        return
     headroom = case.headroom
     if headroom is None:
+        return
+    # Batches that lie ready and are not waited for cost nothing, unless their workers take cores that training would use.
+    # Waited for they may be all the same: the one whose turn it is may be missing among them, or its worker too busy with
+    # the next to hand it over.
+    if not case.waits and not case.crowding:
         return
     # Threads that spin for the workers' cores make batches late too: a finding of its own.
     spinning = max((m[0] for t in ("thread_contention", "passive_waiting") if (m := case.measured(t))), default=0.0)
@@ -215,7 +216,7 @@ def _kind_of(stage: Stage, *, images: bool) -> str | None:
 
 def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding]:
     """Stages whose work would not be missed, each promising what the loader's pace would gain without it."""
-    if not train.num_measured_batches or case.share("data_wait") < WORTH:
+    if not train.num_measured_batches or (case.share("data_wait") < WORTH and not case.crowding):
         return
     per_step = case.batches / train.num_measured_batches
     total = sum(s.seconds for s in train.stages) * per_step
@@ -230,6 +231,8 @@ def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding
             continue
         # Workers side by side: the step is as long as the loader's work allows, so it shrinks in proportion.
         saved = cost.seconds / total * case.regular if train.num_workers else cost.seconds
+        if case.crowding:
+            saved = cost.seconds / total * headroom  # of the cores that the workers take
         yield _stage_finding(case, train, cost, min(saved, headroom), total)
 
 
@@ -241,7 +244,9 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
     others = [s.detail or s.name for s in cost.stages if s is not first and s.seconds > 0.05 * first.seconds]
     with_others = f"with {', '.join(others)} " if others else "it is "
     because.append(f"{with_others}{percent(cost.seconds / total)} of the loader's work")
-    if cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(case, train)):
+    if case.crowding:
+        because.append("batches lie ready, but their workers take cores that training would use")
+    elif cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(case, train)):
         because.append(keeping_up)
     line = _worker_line(case)
     title, remedy = _words(case, train, cost.kind, first, because)

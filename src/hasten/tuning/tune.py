@@ -45,6 +45,7 @@ from hasten.tuning.trial import try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
+SHARED = {"replay", "thread_contention", "passive_waiting"}  # further runs that tell of cores shared with the loader
 FOR_SUSPICIONS = 1 / 8  # of the budget: later than that nothing is begun where nothing was found
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
@@ -278,7 +279,7 @@ class _Tuning:
         tuning = self.journal.tuning
         self.journal.keep(runs=(*tuning.runs, run.id), run_settings=(*tuning.run_settings, settings))
         if quick:
-            mended = {"replay"} if INPUT & {*settings} else set[str]()
+            mended = SHARED if INPUT & {*settings} else set[str]()
             held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
             run = msgspec.structs.replace(run, interventions=held)
         return situation_of(run, settings)

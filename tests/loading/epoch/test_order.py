@@ -193,7 +193,9 @@ class OnceAnEpoch:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_sampler_is_asked_once_an_epoch_as_torch_does(persistent):
     sampler = OnceAnEpoch()
-    loader = Loader(list(range(10)), batch_sampler=sampler, num_workers=int(persistent), persistent_workers=persistent)
+    loader = Loader(
+        list(range(10)), batch_sampler=sampler, num_workers=int(persistent), persistent_workers=persistent
+    )
     assert [[batch.tolist() for batch in loader] for _ in range(3)] == [[[n, 0], [2, 3]] for n in (1, 2, 3)]
     in_memory = Loader(TensorDataset(torch.arange(10)), batch_sampler=OnceAnEpoch())
     assert [[batch[0].tolist() for batch in in_memory] for _ in range(2)] == [[[n, 0], [2, 3]] for n in (1, 2)]
