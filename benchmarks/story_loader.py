@@ -1,0 +1,167 @@
+"""The loader of two stories by itself: what a share held gains, and how near its pace is to what the cores can make.
+
+`stories.py` asks; each side is measured in a process of its own, which `asked` starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from story_common import FOLDERS, shown
+
+from hasten.stats import paired_speedup
+from hasten.workloads.catalog import WORKLOADS
+from hasten.workloads.folders import choose, read_classes, read_unlabelled
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+EPOCH = 8  # times the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
+ASKED = 0.95  # of the work of what is held is to be saved
+SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
+
+
+def held(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Second epochs of the loader alone, with and without a cache, in turn."""
+    need = epoch_seconds(data, budget=1 << 40)["bytes"]
+    found: dict[str, Any] = {"bytes": need, "file_bytes": file_bytes(data), "shares": {}}
+    for share in SHARES:
+        with_cache, without, kept = [], [], []
+        for number in range(wanted.rounds):
+            for budget in (0, int(share * need * 1.02)) if number % 2 == 0 else (int(share * need * 1.02), 0):
+                told = epoch_seconds(data, budget=budget)
+                (with_cache if budget else without).append(told["second"])
+                if budget:
+                    kept.append(told["bytes"] / need)
+        speedup = paired_speedup(without, with_cache, looks=False)
+        share_held = statistics.fmean(kept)
+        asked = 1 / (1 - ASKED * share_held)
+        found["shares"][share] = {
+            "held": share_held,
+            "speedup": speedup,
+            "asked": asked,
+            "seconds": [without, with_cache],
+        }
+        print(f"held {share_held:.2f}: {shown(speedup)}, asked for {asked:.2f}", flush=True)
+    yield "held", found
+
+
+def epoch_seconds(data: Path, *, budget: int) -> dict[str, float]:
+    """Epochs of the story's dataset, in a process of their own."""
+    return asked("--epochs-of", data / FOLDERS["superres"], budget)
+
+
+def asked(*words: object) -> dict[str, float]:
+    """What a process of its own measures."""
+    command = [sys.executable, __file__, *map(str, words)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+def measure_epochs(folder: Path, budget: int) -> None:
+    """What `epoch_seconds` starts."""
+    sys.path.insert(0, str(WORKLOADS["superres"].script.parent))
+    import superres
+    import torch
+
+    from hasten import Loader
+
+    torch.set_num_threads(1)
+    images = read_unlabelled(folder)
+    part, _ = choose(images)
+    dataset = superres.PhotographPairs(images, part * EPOCH, side=96, transform=superres.Cut(96, training=True))
+    loader = Loader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True, cache=budget or None)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in loader:
+            pass
+        seconds.append(time.perf_counter() - start)
+    cache = loader.stats().cache
+    kept = sum(tier.num_bytes for tier in cache.tiers) if cache is not None else 0
+    print(json.dumps({"first": seconds[0], "second": statistics.fmean(seconds[1:]), "bytes": kept}))
+
+
+def file_bytes(data: Path) -> int:
+    images = read_unlabelled(data / FOLDERS["superres"])
+    part, _ = choose(images)
+    return EPOCH * sum(images.paths[i].stat().st_size for i in part)
+
+
+def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Samples a second of both, in turn."""
+    rates: dict[str, list[float]] = {"ceiling": [], "loader": []}
+    for number in range(wanted.rounds):
+        for side in rates if number % 2 == 0 else reversed([*rates]):
+            rates[side].append(asked(f"--{side}-of", data / FOLDERS["feed"])["rate"])
+    share = paired_speedup(*([1 / rate for rate in side] for side in rates.values()), looks=False)
+    print(f"feeding: the loader at {shown(share)} of the ceiling", flush=True)
+    yield "feeding", {"share_of_ceiling": share, "samples_a_second": rates}
+
+
+def feed_dataset(folder: Path) -> Any:
+    sys.path.insert(0, str(WORKLOADS["feed"].script.parent))
+    import feed
+    import torch
+
+    torch.set_num_threads(1)
+    images = read_classes(folder)
+    part, _ = choose(images)
+    return feed.Photographs(images, part, side=128, transform=feed.Cut(112, training=True))
+
+
+def measure_ceiling(folder: Path) -> None:
+    """What `feeding` starts: every core makes its share of the samples, again and again for some seconds."""
+    dataset = feed_dataset(folder)
+    number = os.cpu_count() or 1
+    with ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("fork")) as pool:
+        share = functools.partial(make_samples, dataset)
+        list(pool.map(share, [1.0] * number))
+        told = [pool.submit(share, SECONDS) for _ in range(number)]
+        print(json.dumps({"rate": sum(one.result() for one in told)}))
+
+
+def make_samples(dataset: Any, seconds: float) -> float:
+    """Samples a second of one process."""
+    order = random.Random(os.getpid()).choices(range(len(dataset)), k=len(dataset))
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        dataset[order[count % len(order)]]
+        count += 1
+    return count / (time.perf_counter() - start)
+
+
+def measure_loader(folder: Path) -> None:
+    """What `feeding` starts: whole epochs, after a first one."""
+    from hasten import Loader
+
+    dataset = feed_dataset(folder)
+    loader = Loader(dataset, 32, shuffle=True, num_workers=os.cpu_count() or 1, persistent_workers=True)
+    count, start = 0, 0.0
+    for number in range(1 + EPOCHS):
+        if number == 1:
+            start = time.perf_counter()
+        for batch, _ in loader:
+            count += len(batch) if number else 0
+    print(json.dumps({"rate": count / (time.perf_counter() - start)}))
+
+
+MEASURED = {
+    "--epochs-of": lambda folder, budget: measure_epochs(Path(folder), int(budget)),
+    "--ceiling-of": lambda folder: measure_ceiling(Path(folder)),
+    "--loader-of": lambda folder: measure_loader(Path(folder)),
+}
+
+if __name__ == "__main__":
+    MEASURED[sys.argv[1]](*sys.argv[2:])
