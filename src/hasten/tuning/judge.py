@@ -156,8 +156,10 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
         return  # nothing but other random numbers
     baseline = judge.told_by_base(base)
     # What is the same at once needs no second look at the script by itself.
-    same = quality.batches_equal(baseline, plan, plan).state == "passed"
-    again = baseline if same and guarantee == "precision" else judge.told_by_base(base, number=1)
+    same_batches = quality.batches_equal(baseline, plan, plan).state == "passed"
+    same_losses = quality.losses_identical(baseline, plan, plan).state == "passed"
+    at_once = same_batches and (guarantee == "precision" or (guarantee == "identical" and same_losses))
+    again = baseline if at_once else judge.told_by_base(base, number=1)
     batches = quality.batches_equal(baseline, plan, again)
     checks.append(batches)
     if batches.state == "passed" and guarantee == "identical":

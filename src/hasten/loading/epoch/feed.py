@@ -221,7 +221,7 @@ class Feed(Epochs):
     def _ask_rows(self, draft: Draft, nest: Nest, *, start: int = 0) -> None:
         assert self._nest_told is not None
         draft.slot = self._slots.take(nest.num_bytes(len(draft.indices)))
-        chunk = max(self._chunk, len(draft.indices) // MOST_TICKETS)
+        chunk = max(self._chunk, len(draft.indices) // MOST_TICKETS) if self._crew.num_workers else len(draft.indices)
         self._unsent.extend(draft.rows(chunk, self._nest_told, start=start))
 
     # What comes
