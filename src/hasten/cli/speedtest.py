@@ -28,7 +28,7 @@ def add_speedtest(verbs: Verbs) -> None:
     """`hasten speedtest`."""
     says = "Diagnose a bundled training script, tune it, and say what that gains; on images it makes itself."
     verb = add_verb(verbs, "speedtest", says, _speedtest)
-    add_measuring(verb, seconds=20.0)
+    add_measuring(verb, seconds=15.0)
     verb.add_argument("workload", nargs="?", default="xray", help="which one (xray), or `all` of them")
     verb.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
     verb.add_argument("--images", type=positive, metavar="N", help="how many images an epoch takes")

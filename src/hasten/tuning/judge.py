@@ -34,6 +34,7 @@ OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
 TORCHS = {"num_workers", "persistent_workers"}  # fixes of torch's own loader, under which samples draw otherwise
 OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
+LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut, where a second one is needed
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
 
@@ -61,7 +62,7 @@ class Judge:
     def num_steps(self) -> int:
         """Two epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
         wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
-        if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= 2 * wanted:
+        if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= LONGER * wanted:
             wanted = max(wanted, int(EPOCHS * self.steps_per_epoch))
         return wanted
 
