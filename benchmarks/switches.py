@@ -17,7 +17,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stories import FOLDERS, RESULTS, scratch, shown
+from stories import RESULTS
+from story_common import FOLDERS, scratch, shown
 
 from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure

@@ -51,7 +51,13 @@ def test_the_check_reads_as_it_was_approved(width):
 @pytest.mark.parametrize("name", ["data_bound", "healthy"])
 def test_the_speed_test_reads_as_it_was_approved(cases, name):
     paper = Paper()
-    print_speedtest(*cases[name], num_images=1024, num_labels=15, console=paper.console)
+    print_speedtest(
+        *cases[name],
+        workload="xray",
+        num_images=1024,
+        num_labels=15,
+        console=paper.console,
+    )
     assert_golden(paper.text, f"speedtest_{name}_80")
 
 
@@ -66,7 +72,7 @@ def test_the_card_fits_one_screen(cases, name):
 
 def test_the_speed_test_fits_one_screen_with_its_head(cases):
     paper = Paper()
-    print_speedtest(*cases["data_bound"], num_images=9, num_labels=1, console=paper.console)
+    print_speedtest(*cases["data_bound"], workload="xray", num_images=9, num_labels=1, console=paper.console)
     assert len(paper.text.splitlines()) <= 45
 
 

@@ -177,6 +177,7 @@ def _print(tested: _Tested) -> None:
     print_speedtest(
         tested.run,
         diagnose(tested.run),
+        workload=tested.workload.name,
         num_images=tested.num_images,
         num_labels=tested.num_labels,
         console=console(),

@@ -27,16 +27,17 @@ def print_speedtest(
     run: Run,
     diagnosis: Diagnosis,
     *,
+    workload: str,
     num_images: int | None,
     num_labels: int | None,
     console: Console,
     record: str = "",
 ) -> None:
-    """Print what a speed test ran on and how busy CPU and device were, then the card."""
+    """Print what a speed test ran, on what, and how busy CPU and device were, then the card."""
     head = Sheet(console)
     data = f"{format.count(num_images, noun='image')}, {format.count(num_labels, noun='label')}"
+    head.paragraph(f"{workload}: {data}", label="Workload")
     head.paragraph(device_name(run), label="Device")
-    head.paragraph(data, label="Data")
     head.paragraph(cpu_against_device(run, diagnosis), label="Time")
     head.gap()
     _print_card(head, run, diagnosis, console=console, record=record)

@@ -7,8 +7,8 @@ the keys. It is one of torch's loader iterators, so whatever watches those watch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -58,7 +58,9 @@ class Epochs(_BaseDataLoaderIter):
             write_generators(position.generators, self._own)
             if position.has_drawn_seed:
                 torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            self._sampler_iter = iter(self._index_sampler)  # again, from the generators as they were
+            self._sampler_iter = iter(
+                cast("Iterable[Any]", self._index_sampler)
+            )  # again, from the generators as they were
             self._begin(position)
             self._skip(position.batches)
         self._num_yielded = position.batches
