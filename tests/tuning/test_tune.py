@@ -84,7 +84,7 @@ def tuning_in(folder):
 def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_when_resumed(tmp_path):
     script = write(tmp_path / "train.py", WAITING)
     process = subprocess.Popen(
-        [*HASTEN, "tune", "--budget", "150s", script],
+        [*HASTEN, "tune", "--budget", "70s", script],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert interrupted.state == "interrupted" and interrupted.trials
 
     answer = subprocess.run(
-        [*HASTEN, "tune", "--resume", "--budget", "150s", script],
+        [*HASTEN, "tune", "--resume", "--budget", "70s", script],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
