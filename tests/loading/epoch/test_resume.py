@@ -94,6 +94,38 @@ def test_an_order_that_is_drawn_when_it_is_asked_for_is_drawn_alike():
     assert same(list(resumed), rest)
 
 
+class EagerBatches:
+    """Draws when it is asked, and another order the next time it is asked."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        self.epoch += 1
+        order = torch.randperm(40).roll(self.epoch)
+        return iter(order.view(10, 4).tolist())
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_batches_that_are_drawn_when_they_are_asked_for_are_drawn_alike(settings):
+    def make():
+        return Loader(Drawing(), batch_sampler=EagerBatches(), **settings)
+
+    torch.manual_seed(3)
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    torch.manual_seed(4)
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert same(list(resumed), rest)
+
+
 def test_a_generator_of_the_loaders_own_goes_on_too():
     def make(seed):
         return Loader(Drawing(), 4, shuffle=True, generator=torch.Generator().manual_seed(seed))

@@ -32,9 +32,12 @@ class Epochs(_BaseDataLoaderIter):
             super().__init__(loader)  # draws a seed, as torch's own iterators do
             self._begin(Position(loader.batch_size, self._base_seed, 0, True, generators))
         else:
-            with kept():
-                super().__init__(loader)
-            self._resume(resumed, loader)
+            with kept():  # the global generators belong to the training loop by now
+                write_generators(resumed.generators, self._own)
+                super().__init__(loader)  # asks for an order and draws a seed, as when the epoch began
+                if not resumed.has_drawn_seed:
+                    self._ask(resumed, loader)
+                self._go_on(resumed)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin another epoch with the workers that are there."""
@@ -44,25 +47,26 @@ class Epochs(_BaseDataLoaderIter):
             super()._reset(loader, first_iter)
             self._begin(Position(loader.batch_size, self._base_seed, self._position.epoch + 1, False, generators))
         else:
-            self._resume(resumed, loader)
+            with kept():
+                self._ask(resumed, loader)
+                self._go_on(resumed)
 
     def _begin(self, position: Position) -> None:
         self._position = self._settings.record.position = position
         self._keys = self._order(self._sampler_iter)
         self._seed = mix(position.base_seed, position.epoch)
 
-    def _resume(self, position: Position, loader: DataLoader[Any]) -> None:
-        """The global generators are left as they are found: by now they belong to the training loop."""
+    def _ask(self, position: Position, loader: DataLoader[Any]) -> None:
+        """Ask for the order from the generators as they were: some draw it now, before the seed, others after it."""
+        write_generators(position.generators, self._own)
+        self._sampler_iter = iter(cast("Iterable[Any]", self._index_sampler))
+        if position.has_drawn_seed:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+    def _go_on(self, position: Position) -> None:
         self._base_seed = position.base_seed
-        with kept():
-            write_generators(position.generators, self._own)
-            if position.has_drawn_seed:
-                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            self._sampler_iter = iter(
-                cast("Iterable[Any]", self._index_sampler)
-            )  # again, from the generators as they were
-            self._begin(position)
-            self._skip(position.batches)
+        self._begin(position)
+        self._skip(position.batches)
         self._num_yielded = position.batches
 
     def __next__(self) -> Any:
