@@ -189,7 +189,7 @@ class Loader(DataLoader[T], Generic[T]):
             yield map_tensors(batch, lambda tensor: tensor.numpy())
 
     def stats(self) -> LoaderStats:
-        """What was done since this loader was made."""
+        """What was done since this loader was made; by the cache, since it was: it serves every loader of its dataset."""
         cache = None if self._resources is None else self._resources.cache
         counts = None if cache is None else cache.counts()
         return self._record.tally.stats(num_workers=self.num_workers, cache=counts)

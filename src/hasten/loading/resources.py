@@ -5,14 +5,14 @@ In: a loader's settings. Out: a recipe, slots, a cache and a crew. Refuses to kn
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, default_collate, default_convert
+from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
 from hasten.loading.cache.budget import Forecast, available_memory
 from hasten.loading.cache.cache import Cache
@@ -23,6 +23,7 @@ from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.processes import Processes
 from hasten.loading.crew.randomness import mix
 from hasten.loading.crew.threads import Threads
+from hasten.loading.crew.worker import threads_as_there
 from hasten.loading.datasets.prefix import Finder
 from hasten.loading.epoch.staffing import MOST_PER_CORE, usable_cores
 from hasten.loading.epoch.transfer import consumed, pin
@@ -31,10 +32,11 @@ from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.slots import Slots
 from hasten.loading.recipe import Plain, Recipe
 from hasten.loading.settings import Settings
-from hasten.loading.shelf import Kept, on_shelf, put_on_shelf
+from hasten.loading.shelf import Kept, on_shelf, put_on_shelf, take_off_shelf
 
 SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
 MOST_LOOKS = 16  # at samples of a cache that another loader has filled: is it still right?
+LOOK_SECONDS = 1.0  # after which no further look is begun
 NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock
 MOST_HELD = 0.5  # of the interpreter's lock, by all threads together: the training loop needs it as well
 
@@ -76,23 +78,35 @@ def renew(loader: DataLoader[Any], settings: Settings, known: Resources | None) 
     in_processes = bool(loader.num_workers) and not uses_threads
     fits = known is not None and known.slots.arena.is_shared == in_processes
     slots = known.slots if known and fits else _slots(loader, settings, is_shared=in_processes)
-    kept = _kept(loader, settings, recipe, finder.reason, known) if settings.keeps else None
+    kept = None
+    if settings.keeps:
+        kept = _kept(loader, settings, recipe, finder.reason, known, in_processes=in_processes)
     return Resources(finder, recipe, slots, uses_threads, kept, nest=known.nest if known is not None else None)
 
 
 def _kept(
-    loader: DataLoader[Any], settings: Settings, recipe: Recipe, reason: str | None, known: Resources | None
+    loader: DataLoader[Any],
+    settings: Settings,
+    recipe: Recipe,
+    reason: str | None,
+    known: Resources | None,
+    *,
+    in_processes: bool,
 ) -> Kept:
     """What this loader or one before it has kept of the dataset, while that is right; else a cache that begins empty.
 
     What was kept before goes when the last iterator that uses it is gone.
     """
     may_draw_otherwise = loader.worker_init_fn is not None and recipe.draws_globally
-    weights = _weights(loader.sampler)
-    asked = (settings.cache, settings.disk_cache, settings.pixels, recipe.fingerprint, may_draw_otherwise, weights)
-    own = known.kept if known is not None and known.kept is not None and known.kept.asked == asked else None
+    asked = (settings.cache, settings.disk_cache, settings.pixels, recipe.fingerprint, may_draw_otherwise)
+    own = known.kept if known is not None else None
+    if own is not None and own.asked != asked:
+        take_off_shelf(loader.dataset, own)
+        own = None
     kept = own or on_shelf(loader.dataset, asked)
-    if kept is None or not _is_right(kept, recipe, most=1 if own is not None else MOST_LOOKS):
+    if kept is None or not _is_right(
+        kept, recipe, most=1 if own is not None else MOST_LOOKS, in_processes=in_processes
+    ):
         if may_draw_otherwise:
             reason = "worker_init_fn may change what its samples draw"
         cache, forecast = _cache(loader, settings, recipe, reason) or (None, None)
@@ -101,22 +115,19 @@ def _kept(
     return kept
 
 
-def _weights(sampler: object) -> bytes:
-    """By which samples are worthy; empty where all are alike."""
-    if type(sampler) is not WeightedRandomSampler:
-        return b""
-    return hashlib.blake2b(sampler.weights.numpy().tobytes()).digest()
-
-
-def _is_right(kept: Kept, recipe: Recipe, *, most: int) -> bool:
-    """Whether a sample, or for a new loader one in a hundred, is still what was kept of it."""
+def _is_right(kept: Kept, recipe: Recipe, *, most: int, in_processes: bool) -> bool:
+    """Whether a sample, or for a new loader one in a hundred, is still what was kept of it: those that are kept."""
     if kept.cache is None or kept.forecast is None:
         return True
-    for _ in range(max(1, min(most, kept.forecast.num_samples // 100))):
-        kept.num_looks += 1
-        index = mix(kept.num_looks) % kept.forecast.num_samples  # another one each time
-        if not is_still_right(kept.cache, recipe, index):
-            return False
+    until = time.perf_counter() + LOOK_SECONDS
+    with threads_as_there(in_processes=in_processes):
+        for _ in range(max(1, min(most, kept.forecast.num_samples // 100))):
+            kept.num_looks += 1
+            index = mix(kept.num_looks) % kept.forecast.num_samples  # another one each time
+            if not is_still_right(kept.cache, recipe, index):
+                return False
+            if time.perf_counter() > until:
+                break
     return True
 
 

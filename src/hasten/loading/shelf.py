@@ -23,7 +23,7 @@ class Kept:
     """A cache, and of what it is."""
 
     asked: tuple[object, ...]
-    """How much memory and disk, which pixels, by which recipe and which weights: another wish is another cache."""
+    """How much memory and disk, which pixels, by which recipe: another wish is another cache."""
     cache: Cache | None
     forecast: Forecast | None
     num_looks: int = 0
@@ -50,6 +50,12 @@ def put_on_shelf(dataset: Any, kept: Kept) -> None:
             return
         shelf = _shelves[id(dataset)] = []
     shelf[:] = [*(other for other in shelf if other.asked != kept.asked), kept][-MOST:]
+
+
+def take_off_shelf(dataset: Any, kept: Kept) -> None:
+    """Its loader wants another one now."""
+    shelf = _shelves.get(id(dataset), [])
+    shelf[:] = [other for other in shelf if other is not kept]
 
 
 def caches_on_shelves() -> Iterator[Cache]:

@@ -24,7 +24,7 @@ from hasten.loading.cache.counters import Counters
 from hasten.loading.cache.disk_tier import DiskTier
 from hasten.loading.cache.parcel import Opened, size_of
 from hasten.loading.cache.ram_tier import RamTier
-from hasten.loading.cache.tiers import MISSING, Tier
+from hasten.loading.cache.tiers import MISSING, Missing, Tier
 from hasten.loading.generators import snapshot
 from hasten.loading.memory.packing import Packed, PackError, pack
 from hasten.loading.recipe import Recipe
@@ -117,6 +117,15 @@ class Cache:
             with suppress(PackError):  # what cannot be kept is prepared each time
                 self._keep(index, keys, pack(value), seconds)  # before `use`, which may write to the value
         return use(value)
+
+    def held(self, index: int, recipe: Recipe, *, use: Callable[[Any], R]) -> R | Missing:
+        """What `use` makes of the value where a tier has it, else MISSING. A look, which is not counted."""
+        for tier in self._tiers:
+            key = tier.key(index, recipe)
+            found = MISSING if key is None else tier.get(key, lambda value, _: use(value))
+            if found is not MISSING:
+                return found
+        return MISSING
 
     def counts(self) -> CacheCounts:
         """What was done so far, in all processes."""

@@ -80,16 +80,19 @@ def _measure(recipe: Recipe, dataset: Any, num_samples: int) -> Iterator[Measure
 
 
 def is_still_right(cache: Cache, recipe: Recipe, index: int) -> bool:
-    """Whether what is kept of a sample is still what is prepared. If not, all that is kept is thrown away."""
+    """Whether what is kept of a sample is still what is prepared; if not, all that is kept is thrown away.
+
+    True where nothing is kept of it.
+    """
 
     def compare(prepared: Any) -> bool:
         return still_holds(recipe, index, prepared)
 
     try:
-        is_right = cache.get(index, recipe, use=compare)
+        is_right = cache.held(index, recipe, use=compare)
     except Exception:  # a sample that cannot be made is raised in its place
         return True
-    if not is_right:
+    if is_right is False:
         log.warning("sample %d is not what was kept of it: all that was kept is thrown away", index)
         cache.clear()
-    return is_right
+    return is_right is not False

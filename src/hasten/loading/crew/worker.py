@@ -6,10 +6,12 @@ to, and by itself when its parent is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import socket
+from collections.abc import Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,6 +31,19 @@ from hasten.loading.memory.arena import Arena, Place
 PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there
 LARGEST_MESSAGE = 32 << 10  # bytes; a larger ticket lies in a slot, and the message says where
 STOP = b"stop"
+
+
+@contextlib.contextmanager
+def threads_as_there(*, in_processes: bool) -> Generator[None]:
+    """Compute with as many threads as the workers: how many there are decides how a long sum is rounded."""
+    number = torch.get_num_threads()
+    if in_processes:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if in_processes:
+            torch.set_num_threads(number)
 
 
 @dataclass

@@ -94,7 +94,7 @@ class Feed(Epochs):
         """
         if self._last is None or self._transfer is not None:
             return None
-        return functools.partial(made_by_dataset, self._last, self._kit)
+        return functools.partial(made_by_dataset, self._last, self._kit, in_processes=self._crew.is_process)
 
     # An epoch
 

@@ -14,6 +14,7 @@ from torch._utils import ExceptionWrapper
 
 from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
+from hasten.loading.crew.worker import threads_as_there
 from hasten.loading.epoch.drafts import Draft
 from hasten.loading.generators import kept, seed_all
 from hasten.loading.memory.nest import Nest, finished, map_tensors
@@ -45,10 +46,10 @@ def hand_out(draft: Draft, nest: Nest | None, slots: Slots, collate: Callable[[A
     return nest.batch(arrays, objects)
 
 
-def made_by_dataset(asked: Draft, kit: Kit) -> Any:
+def made_by_dataset(asked: Draft, kit: Kit, *, in_processes: bool) -> Any:
     """The batch that was asked for, made as a worker would without cache and recipe. Moves no generator."""
     indices, dataset = asked.indices, kit.dataset
-    with kept():
+    with kept(), threads_as_there(in_processes=in_processes):
         if kit.fetches_batches:
             seed_all(sample_seed(asked.seed, repr(indices), 0))
             samples = dataset.__getitems__(indices)
