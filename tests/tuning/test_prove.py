@@ -9,7 +9,7 @@ import pytest
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
 from hasten.measurement.side import Bench
-from hasten.tuning.judge import Judge, check_quality, find_culprits, verdict_of
+from hasten.tuning.judge import Judge, _base, check_quality, find_culprits, verdict_of
 
 CROPS = """
 import torch
@@ -131,9 +131,15 @@ def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_p
     assert verdict_of(checks) == "proven" and judge.base(settings) == {"num_workers": 2}, checks
 
 
-def test_other_samples_under_our_loader_are_caught(tmp_path):
-    checks = check_quality(prepared_in(tmp_path), {"cache": "auto", "remembered_samples": True})
-    assert verdict_of(checks) == "broken" and states(checks)["variety"] == "failed", checks
+def test_samples_that_the_dataset_does_not_make_again_are_held_against_the_script_as_it_is(tmp_path):
+    judge = judge_in(tmp_path)
+    script = tmp_path / "train.py"
+    text = script.read_text().replace(
+        "    def __len__", "    own = torch.Generator().manual_seed(0)\n\n    def __len__", 1
+    )
+    script.write_text(text.replace("torch.randint(0, 4, (2,))", "torch.randint(0, 4, (2,), generator=self.own)"))
+    checks = []
+    assert _base(judge, {"loader": True, "nothing": True}, checks) == {} and checks == []
 
 
 def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path):

@@ -64,6 +64,7 @@ def asked(*epochs, own=(64, 0), trouble=""):
     """What a launch tells of the samples it asked for; an epoch that is over is a word, one that is not a list."""
     told = [
         {
+            "of": 0,
             "order": list(epoch),
             "length": len(epoch) if isinstance(epoch, str) else None,
             "repeats": len({*epoch}) < len(epoch),
@@ -95,6 +96,23 @@ def asked(*epochs, own=(64, 0), trouble=""):
 )
 def test_the_scripts_own_samples_are_told_from_others(script, drawn, state):
     assert quality.own_samples(script, drawn, remade=True).state == state
+
+
+def of_dataset(number, told):
+    return {**told, "epochs": [{**epoch, "of": number} for epoch in told["epochs"]]}
+
+
+def test_the_first_epoch_of_each_dataset_must_be_in_the_scripts_order():
+    validation = asked("xy")["epochs"]
+    script, moved = asked("abc", "bca"), asked("acb", "bca")
+    for told in (script, moved):
+        told["epochs"] = [*validation, *of_dataset(1, told)["epochs"]]
+    assert quality.own_samples(script, script, remade=True).state == "passed"
+    assert quality.own_samples(script, moved, remade=True).state == "unknown"
+
+
+def test_epochs_of_another_dataset_are_other_samples():
+    assert quality.own_samples(asked("abc"), of_dataset(1, asked("abc")), remade=True).state == "unknown"
 
 
 def test_other_workers_need_no_sample_made_once_more():

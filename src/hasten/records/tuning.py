@@ -56,6 +56,7 @@ class Proof(Record, frozen=True):
     measured: tuple[BothSides, ...] = ()
     baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
+    beside: Settings = {}  # that the script's own losses were seen under: they draw the plan's random numbers
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
     broken_because: tuple[str, ...] = ()  # what was seen of each of them

@@ -81,6 +81,12 @@ def why_empty(tuning: Tuning) -> str:
     return "nothing was found that a fix would mend"
 
 
+def beside(proof: Proof) -> str:
+    """What the plan's losses stand beside: the script, perhaps with the plan's random numbers."""
+    under = ", ".join(f"{name} = {value}" for name, value in proof.beside.items())
+    return f"the script with {under}" if under else "the script"
+
+
 def taken_out(proof: Proof) -> dict[str, str]:
     """Fixes that the proof took out, and why."""
     reasons = proof.broken_because or ("it changed what is learnt",) * len(proof.broken_by)

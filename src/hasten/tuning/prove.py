@@ -84,7 +84,8 @@ def prove(
         speedup=trial.speedup,
         sooner=Interval(*paired_speedup(before, reached, looks=False)) if 1 < len(reached) == len(before) else None,
         measured=_measured(trial, _ends(judge, kept), runs),
-        baseline_losses=_losses(judge, judge.base(kept)),
+        baseline_losses=_losses(judge, _beside(judge, kept)),
+        beside=_beside(judge, kept),
         plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
@@ -135,11 +136,17 @@ def _ends(judge: Judge, settings: Settings) -> list[Pair]:
     """The loss at the end of each seed that was launched on both sides."""
     found: list[Pair] = []
     for seed in range(max(SEEDS)):
-        sides = (judge.base(settings), settings)
+        sides = (_beside(judge, settings), settings)
         before, now = (judge.told_before(side, shift=FAR * seed) for side in sides)
         if before is not None and now is not None and quality.losses_seen(before, now).state == "passed":
             found.append(quality.ends_of(before, now))
     return found
+
+
+def _beside(judge: Judge, settings: Settings) -> Settings:
+    """What the losses beside the plan's are of: the script as it is, or with the plan's random numbers."""
+    base = judge.base(settings)
+    return base if base != settings else {}
 
 
 def _losses(judge: Judge, settings: Settings) -> tuple[float | None, ...]:

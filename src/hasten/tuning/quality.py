@@ -86,7 +86,7 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
 def own_samples(baseline: Told, drawn: Told, *, remade: bool) -> Check:
     """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 
-    It asks for them in the same order, in the first epoch; afterwards for as many, and for none twice where the script asks
+    It asks for them in the same order, in the first epoch of each dataset; afterwards for as many, and for none twice where the script asks
     for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what
     hasten's loader hands out is to the bit what the dataset makes of the same seeds (`remade`). So it is the script with
     other random numbers, and what is compared with it has the same ones.
@@ -98,7 +98,8 @@ def own_samples(baseline: Told, drawn: Told, *, remade: bool) -> Check:
         text = f"{other} of {equal + other} samples differ from what the dataset makes of their seeds"
         return unknown("samples", text if other else "none was made once more")
     pairs = list(zip(baseline.get("epochs", []), drawn.get("epochs", [])))
-    if not pairs or not all(_asks_alike(pair, pairs[0]) for pair in pairs):
+    firsts: dict[int, tuple[Told, Told]] = {}  # epochs of a dataset
+    if not pairs or not all(_asks_alike(pair, firsts.setdefault(pair[0]["of"], pair)) for pair in pairs):
         return unknown("samples", "others are asked for than by the script itself")
     bits = f": {equal} were made once more, and are the same to the bit" if remade else ""
     than = "the same loader" if remade else "the same workers"
@@ -111,6 +112,8 @@ def own_samples(baseline: Told, drawn: Told, *, remade: bool) -> Check:
 
 def _asks_alike(pair: tuple[Told, Told], first: tuple[Told, Told]) -> bool:
     before, now = pair
+    if before["of"] != now["of"]:
+        return False
     seen = min(len(before["order"]), len(now["order"]))
     if seen and before["order"][:seen] == now["order"][:seen]:
         return True

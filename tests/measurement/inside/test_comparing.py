@@ -99,6 +99,14 @@ def test_epochs_that_end_with_the_last_of_them(patches):
     assert len(loader) == 10, "the script's own arithmetic stays"
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_loader_made_anew_in_each_epoch_gives_the_same_batches_too(patches, ends):
+    repeat_batches(3, patches, ends=ends)
+    dataset = TensorDataset(torch.arange(100))
+    first, second = [[b.tolist() for (b,) in DataLoader(dataset, 10, shuffle=True)] for _ in range(2)]
+    assert first == second and len(first) == (3 if ends else 10)
+
+
 def test_after_undo_all_batches_come(patches):
     repeat_batches(2, patches, ends=False)
     patches.undo()

@@ -20,12 +20,15 @@ from hasten.measurement.inside.patches import Patches
 def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:
     """Have every loader of this process hand out its first batches again and again."""
     samplers: WeakKeyDictionary[DataLoader[object], _Repeated] = WeakKeyDictionary()
+    first: dict[tuple[int, int | None], tuple[object, list[object]]] = {}
     whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
 
     def index_sampler(loader: DataLoader[object]) -> object:
         known = samplers.get(loader)
         if known is None:
-            known = samplers[loader] = _Repeated(whole(loader), number, ends)  # type: ignore[misc]
+            # Many scripts make a loader anew in each epoch. The dataset is held, so that its id stays its own.
+            _, entries = first.setdefault((id(loader.dataset), loader.batch_size), (loader.dataset, []))
+            known = samplers[loader] = _Repeated(whole(loader), number, entries, ends=ends)  # type: ignore[misc]
         return known
 
     patches.set(DataLoader, "_index_sampler", property(index_sampler))
@@ -34,21 +37,19 @@ def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:
 class _Repeated:
     """The first few of a sampler's entries in the place of all that follow."""
 
-    def __init__(self, of: Iterable[object], number: int, ends: bool) -> None:
+    def __init__(self, of: Iterable[object], number: int, first: list[object], *, ends: bool) -> None:
         self._of = of
         self._number = number
+        self._first = first
         self._ends = ends
-        self._first: list[object] = []
 
     def __iter__(self) -> Iterator[object]:
         for position, entry in enumerate(self._of):
             if self._ends and position == self._number:
                 return
-            if len(self._first) < self._number:
+            if len(self._first) <= position % self._number:
                 self._first.append(entry)
-                yield entry
-            else:
-                yield self._first[position % self._number]
+            yield self._first[position % self._number]
 
     def __len__(self) -> int:
         return len(self._of)  # type: ignore[arg-type]

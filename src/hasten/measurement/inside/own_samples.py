@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,12 +34,14 @@ class OwnSamples:
 
     def _follow(self, patches: Patches) -> None:
         samplers: WeakKeyDictionary[DataLoader[object], _Followed] = WeakKeyDictionary()
+        datasets: dict[int, tuple[int, object]] = {}  # held, so that an id stays its own
         whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
 
         def index_sampler(loader: DataLoader[object]) -> object:
             known = samplers.get(loader)
             if known is None:
-                known = samplers[loader] = _Followed(whole(loader), self._epochs, self._num_batches)  # type: ignore[misc]
+                of, _ = datasets.setdefault(id(loader.dataset), (len(datasets), loader.dataset))
+                known = samplers[loader] = _Followed(whole(loader), of, self._epochs, self._num_batches)  # type: ignore[misc]
             return known
 
         patches.set(DataLoader, "_index_sampler", property(index_sampler))
@@ -60,7 +62,7 @@ class OwnSamples:
 
     def raw(self) -> dict[str, object]:
         """All of it, as JSON values; batches are made once more now."""
-        epochs = [{"order": epoch.order, "length": epoch.length, "repeats": epoch.repeats} for epoch in self._epochs]
+        epochs = [asdict(epoch) for epoch in self._epochs]
         equal, other, trouble = 0, 0, ""
         until = time.monotonic() + MOST_SECONDS
         for tensors, remake in self._waiting:
@@ -81,6 +83,7 @@ class OwnSamples:
 class _Epoch:
     """What a sampler gave in one epoch."""
 
+    of: int  # the number of the dataset
     order: list[str] = field(default_factory=list)  # a fingerprint a batch
     length: int | None = None  # keys; None: it is not over
     repeats: bool = False  # a key came twice
@@ -89,14 +92,16 @@ class _Epoch:
 class _Followed:
     """A sampler whose entries are noted as they are given."""
 
-    def __init__(self, of: Iterable[object], epochs: list[_Epoch], most: int) -> None:
-        self._of, self._epochs, self._most = of, epochs, most
+    def __init__(self, sampler: Iterable[object], of: int, epochs: list[_Epoch], most: int) -> None:
+        self._sampler, self._of, self._epochs, self._most = sampler, of, epochs, most
 
     def __iter__(self) -> Iterator[object]:
-        return self._noting(iter(self._of))  # some draw their order when they are asked for it, not when they begin
+        return self._noting(
+            iter(self._sampler)
+        )  # some draw their order when they are asked for it, not when they begin
 
     def _noting(self, entries: Iterator[object]) -> Iterator[object]:
-        seen, length, keys = _Epoch(), 0, set[str]()
+        seen, length, keys = _Epoch(self._of), 0, set[str]()
         self._epochs.append(seen)
         for entry in entries:
             names = _names(entry)
@@ -109,7 +114,7 @@ class _Followed:
         seen.length = length
 
     def __len__(self) -> int:
-        return len(self._of)  # type: ignore[arg-type]
+        return len(self._sampler)  # type: ignore[arg-type]
 
 
 def _names(entry: object) -> list[str]:

@@ -29,7 +29,7 @@ from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import course, distribution, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import machine_words
-from hasten.reports.tuning import headline, taken_out
+from hasten.reports.tuning import beside, headline, taken_out
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -200,16 +200,18 @@ def _proof(proof: Proof) -> dict[str, object]:
         "verdict": proof.verdict,
         "guarantee": proof.guarantee,
         "speedup": format.ratio_interval(proof.speedup),
-        "measured": [_both(sides) for sides in proof.measured],
+        "measured": [_both(sides, proof) for sides in proof.measured],
         "checks": [(check.what, check.state, check.text) for check in proof.checks],
         "taken_out": list(taken_out(proof).items()),
     }
 
 
-def _both(sides: BothSides) -> tuple[str, ...]:
+def _both(sides: BothSides, proof: Proof) -> tuple[str, ...]:
     """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
     what = WHAT.get(sides.what, sides.what)
+    if sides.what == "loss" and proof.beside:
+        what = f"loss, beside {beside(proof)}"
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)

@@ -10,6 +10,7 @@ import math
 from hasten.records import Trial, Tuning
 from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
+from hasten.reports.tuning import beside
 
 WIDEST = 20.0  # times: an interval beyond is drawn to here
 
@@ -126,7 +127,7 @@ def losses(tuning: Tuning) -> Chart | None:
     proof = tuning.proof
     if proof is None:
         return None
-    sides = (("the script", proof.baseline_losses), ("under the plan", proof.plan_losses))
+    sides = ((beside(proof), proof.baseline_losses), ("under the plan", proof.plan_losses))
     rows = [
         {"side": side, "step": step + 1, "loss": loss, "says": f"{side}, step {step + 1}: loss {loss:.4g}"}
         for side, seen in sides
