@@ -105,14 +105,14 @@ def test_the_run_beside_a_search_is_of_its_plan():
 
 
 def test_runs_under_the_plan_stand_beside_its_search(kept):
-    begun, script = search(full_run()).started, "elsewhere/train.py"
+    begun, script = search(full_run()).started, "./train.py"
 
     def ended(at, rate, **more):
         told = {"script": script, "settings": {"cache": "auto"}, "num_steps": 900, "baseline_rate": 320.0}
         return json.dumps({**told, "ended": at, "samples_per_second": rate, **more}) + "\n"
 
     lines = [ended(begun - 5, 111), ended(begun + 60, 480), ended(begun + 70, 640)]
-    others = [ended(begun + 80, 999, script="other.py"), '{"torn', '\n{"ended": 1e300}\n' + "[" * 100_000]
+    others = [ended(begun + 80, 999, script="other/train.py"), '{"torn', '\n{"ended": 1e300}\n' + "[" * 100_000]
     (kept / ".hasten" / "followed.jsonl").write_text("".join(lines + others))
     assert run("report", "--html", "page.html", cwd=kept).returncode == 0
     shown = " ".join(run("report", cwd=kept).stdout.split())

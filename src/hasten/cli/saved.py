@@ -59,8 +59,13 @@ def _followed(tuning: Tuning, path: Path) -> tuple[Followed, ...]:
         # A full disk tears a line; and nobody's report should fail for what others wrote into the file.
         with contextlib.suppress(RecordError, ValueError, RecursionError):
             found.append(from_json(Followed, line))
-    name = Path(script_of(tuning.command)).name
-    return tuple(one for one in found if Path(one.script).name == name and tuning.started < one.ended < LATEST)
+    folder, script = path.parent.parent, script_of(tuning.command)  # both were started there
+    return tuple(one for one in found if _same(one.script, script, folder) and tuning.started < one.ended < LATEST)
+
+
+def _same(one: str, other: str, folder: Path) -> bool:
+    """Whether both name one script, or one module."""
+    return one == other or (bool(one and other) and (folder / one).resolve() == (folder / other).resolve())
 
 
 def nearest_run(tuning: Tuning) -> str | None:
