@@ -154,6 +154,22 @@ def test_too_few_images_are_told(tmp_path):
         choose(read_images(tmp_path), num_images=100)
 
 
+def test_too_few_images_that_are_asked_for_are_told(tmp_path):
+    for k in range(16):
+        put_image(tmp_path / "ab"[k % 2] / f"{k}.png")
+    with pytest.raises(ImageError, match="5 images were asked for; at least 8 are needed"):
+        choose(read_images(tmp_path), num_images=5)
+
+
+def test_a_name_that_two_images_have_is_told(tmp_path):
+    for folder in ("images", "thumbnails"):
+        put_image(tmp_path / folder / "a.png")
+    put_image(tmp_path / "b.png")
+    (tmp_path / "labels.csv").write_text("file,Mass\na.png,1\nb.png,0\n")
+    with pytest.raises(ImageError, match=r"a\.png is more than one image; name it with its folder"):
+        read_images(tmp_path)
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "I", "I;16", "F", "CMYK"])
 def test_a_film_of_any_mode_shows_its_bright_half_bright(tmp_path, mode):
     depth = {"I": 4000, "I;16": 4000, "F": 1.0}.get(mode, 255)

@@ -14,6 +14,7 @@ Anything else that is wrong is an ImageError of one line.
 import csv
 import os
 import random
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,8 +131,13 @@ def match(
 ) -> Images:
     """Find the image of each row: by its path below the folder, else by its name alone."""
     by_name = {path.name: path for path in images}
-    by_name |= {path.relative_to(table.parent).as_posix(): path for path in images}
+    twice = {name for name, count in Counter(path.name for path in images).items() if count > 1}
+    by_path = {path.relative_to(table.parent).as_posix(): path for path in images}
+    by_name |= by_path
     there = [i for i, name in enumerate(names) if name in by_name]
+    unclear = next((names[i] for i in there if names[i] in twice and names[i] not in by_path), None)
+    if unclear is not None:
+        raise ImageError(f"{table}: {unclear} is more than one image; name it with its folder")
     if not there:
         raise ImageError(f"{table}: none of the {len(names)} images it names is below {table.parent}")
     return Images(
@@ -165,11 +171,13 @@ def choose(images: Images, *, num_images: int | None = None) -> tuple[list[int],
 
     Raises ImageError when there are too few images for both.
     """
-    number = len(images.paths)
+    there = len(images.paths)
+    number = min(num_images or there, there)
     if number < FEWEST:
         missing = f", {images.num_missing} more are named and missing" if images.num_missing else ""
-        raise ImageError(f"{images.paths[0].parent}: {number} usable images{missing}; at least {FEWEST} are needed")
-    chosen = random.Random(0).sample(range(number), min(num_images or number, number))
+        said = f"{there} usable images{missing}" if number == there else f"{number} images were asked for"
+        raise ImageError(f"{images.paths[0].parent}: {said}; at least {FEWEST} are needed")
+    chosen = random.Random(0).sample(range(there), number)
     if images.folds:
         train = [i for i in chosen if images.folds[i] == "train"]
         val = [i for i in chosen if images.folds[i] == "val"]
