@@ -95,7 +95,7 @@ def asked(*epochs, own=(64, 0), trouble=""):
     ],
 )
 def test_the_scripts_own_samples_are_told_from_others(script, drawn, state):
-    assert quality.own_samples(script, drawn, remade=True).state == state
+    assert quality.own_samples(script, drawn, remade=drawn).state == state
 
 
 def of_dataset(number, told):
@@ -107,17 +107,19 @@ def test_the_first_epoch_of_each_dataset_must_be_in_the_scripts_order():
     script, moved = asked("abc", "bca"), asked("acb", "bca")
     for told in (script, moved):
         told["epochs"] = [*validation, *of_dataset(1, told)["epochs"]]
-    assert quality.own_samples(script, script, remade=True).state == "passed"
-    assert quality.own_samples(script, moved, remade=True).state == "unknown"
+    assert quality.own_samples(script, script, remade=script).state == "passed"
+    assert quality.own_samples(script, moved, remade=moved).state == "unknown"
 
 
 def test_epochs_of_another_dataset_are_other_samples():
-    assert quality.own_samples(asked("abc"), of_dataset(1, asked("abc")), remade=True).state == "unknown"
+    other = of_dataset(1, asked("abc"))
+    assert quality.own_samples(asked("abc"), other, remade=other).state == "unknown"
 
 
-def test_other_workers_need_no_sample_made_once_more():
+def test_samples_of_other_workers_are_the_scripts_own_where_those_of_our_loader_are():
     script, drawn = asked("abc"), asked("abc", own=(0, 0))
-    assert quality.own_samples(script, drawn, remade=False).state == "passed"
+    assert quality.own_samples(script, drawn, remade=asked("acb")).state == "passed"
+    assert quality.own_samples(script, drawn, remade=asked("abc", own=(0, 64))).state == "unknown"
 
 
 def test_a_cached_random_crop_is_caught():

@@ -83,30 +83,30 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
-def own_samples(baseline: Told, drawn: Told, *, remade: bool) -> Check:
+def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
     """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 
     It asks for them in the same order, in the first epoch of each dataset; afterwards for as many, and for none twice where the script asks
     for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what
-    hasten's loader hands out is to the bit what the dataset makes of the same seeds (`remade`). So it is the script with
-    other random numbers, and what is compared with it has the same ones.
+    hasten's loader hands out (in `remade`) is to the bit what the dataset makes of the same seeds, when all is over: a sample
+    follows from its index and the generators that every loader seeds. So it is the script with other random numbers, and
+    what is compared with it has the same ones.
     """
-    if drawn.get("own_trouble"):
-        return unknown("samples", f"the dataset makes none in the training process: {drawn['own_trouble']}")
-    equal, other = drawn.get("own", (0, 0))
-    if remade and (other or not equal):
+    if remade.get("own_trouble"):
+        return unknown("samples", f"the dataset makes none in the training process: {remade['own_trouble']}")
+    equal, other = remade.get("own", (0, 0))
+    if other or not equal:
         text = f"{other} of {equal + other} samples differ from what the dataset makes of their seeds"
         return unknown("samples", text if other else "none was made once more")
     pairs = list(zip(baseline.get("epochs", []), drawn.get("epochs", [])))
     firsts: dict[int, tuple[Told, Told]] = {}  # epochs of a dataset
     if not pairs or not all(_asks_alike(pair, firsts.setdefault(pair[0]["of"], pair)) for pair in pairs):
         return unknown("samples", "others are asked for than by the script itself")
-    bits = f": {equal} were made once more, and are the same to the bit" if remade else ""
-    than = "the same loader" if remade else "the same workers"
+    under, than = ("", "the same loader") if remade is drawn else (" under hasten's loader", "the same workers")
     return passed(
         "samples",
-        f"the script's own, in its order{bits}; their random numbers are others, so what follows is held against {than} "
-        "without the rest of the plan",
+        f"the script's own, in its order: {equal} were made once more{under}, and are the same to the bit; their random "
+        f"numbers are others, so what follows is held against {than} without the rest of the plan",
     )
 
 
