@@ -193,7 +193,7 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
         found = [quality.own_samples(baseline, judge.told(drawn), remade=judge.told(DRAWN_ANEW))]
         if found[0].state != "passed":
             return {}
-        if judge.time_left() > 2 * SEEDS[0] * judge.launch_seconds:
+        if judge.time_left() > 4 * SEEDS[0] * judge.launch_seconds:  # what decides follows, and takes as long
             found.append(quality.named("drawn anew", quality.within_band(*judge.seeds({}, drawn, SEEDS[0]))))
     except SideError:
         return {}
