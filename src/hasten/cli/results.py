@@ -71,6 +71,7 @@ def _page(saved: Saved) -> str:
             diagnosis=diagnose(saved.run),
             tuning=saved.tuning,
             after=saved.after,
+            under=saved.under,
             followed=saved.followed,
         )
     )

@@ -6,12 +6,12 @@ In: an id, a folder or a file; nothing means the last. Out: the records. Refuses
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hasten.errors import RecordError
 from hasten.measurement.results import FOLLOWED
-from hasten.records import Followed, Run, Tuning, from_json
+from hasten.records import Followed, Run, Settings, Tuning, from_json
 from hasten.tuning.plan import script_of
 
 LATEST = 4e9  # seconds since 1970: no run of this century's ends later
@@ -26,6 +26,7 @@ class Saved:
     run: Run
     tuning: Tuning | None = None
     after: Run | None = None  # the diagnosed run that had most of the plan, and nothing else
+    under: Settings = field(default_factory=dict)  # what it had
     followed: tuple[Followed, ...] = ()  # runs of the script under a plan since, the last first
 
 
@@ -41,12 +42,13 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     first = runs / tuning.runs[0] / RUN
     if not first.is_file():
         raise RecordError(f"{path} is of a run that is gone ({first}); search again")
-    after = None
+    after, under = None, {}
     with contextlib.suppress(RecordError, OSError):
         near = nearest_run(tuning)
-        after = _run(runs / near / RUN) if near is not None else None
+        if near is not None:
+            after, under = _run(runs / near / RUN), dict(zip(tuning.runs, tuning.run_settings))[near]
     followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
-    return Saved(path=path, run=_run(first), tuning=tuning, after=after, followed=followed)
+    return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
 
 
 def _followed(tuning: Tuning, path: Path) -> tuple[Followed, ...]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -67,6 +68,11 @@ def test_the_steps_bar_says_each_phase(told):
         len([text for text in found if "of the step" in text]) >= len([s for s in phases.values() if s > 0.001]) - 1
     )
     assert any(text.startswith("with batches for free: ") for text in found)
+
+
+def test_steps_under_a_part_of_the_plan_are_named_by_it(told):
+    assert "under cache = auto" in page(replace(told, under={"cache": "auto"}))
+    assert "under cache = auto" not in page(replace(told, under=told.tuning.settings))
 
 
 def test_trials_stand_in_the_forest_with_their_intervals(told):

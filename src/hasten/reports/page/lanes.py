@@ -13,9 +13,9 @@ STAGES = ("read", "decode", "prepare", "transform", "complete", "getitem", "coll
 LANE_HEIGHT = 30  # pixels
 
 
-def timeline(before: Timeline | None, after: Timeline | None = None) -> Chart | None:
-    """A few real steps; where there are two timelines, one above the other on one scale."""
-    parts = [(name, line) for name, line in (("before", before), ("after", after)) if line is not None and line.bars]
+def timeline(before: Timeline | None, after: Timeline | None = None, *, under: str = "after") -> Chart | None:
+    """A few real steps; where there are two timelines, one above the other on one scale. `under`: what the other is called."""
+    parts = [(name, line) for name, line in (("before", before), (under, after)) if line is not None and line.bars]
     if not parts:
         return None
     several = len(parts) > 1

@@ -15,11 +15,11 @@ import json
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from hasten.records import BothSides, Diagnosis, Edit, Finding, Followed, Proof, Run, Trial, Tuning, encode
+from hasten.records import BothSides, Diagnosis, Edit, Finding, Followed, Proof, Run, Settings, Trial, Tuning, encode
 from hasten.reports import format
 from hasten.reports.page.cache import cache_tiers
 from hasten.reports.page.chart import Chart
@@ -53,7 +53,8 @@ class Told:
     run: Run
     diagnosis: Diagnosis
     tuning: Tuning | None = None
-    after: Run | None = None  # the run under the plan, where it was diagnosed
+    after: Run | None = None  # the run under most of the plan, where it was diagnosed
+    under: Settings = field(default_factory=dict)  # it had
     followed: tuple[Followed, ...] = ()  # runs under a plan since, the last first
 
 
@@ -112,11 +113,18 @@ def _asset(name: str) -> str:
     return resources.files(ROOM).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
 
 
+def _under(told: Told) -> str:
+    """What the run under the plan is called: one that had a part of it is named by that."""
+    if told.tuning is None or not told.under or told.under == told.tuning.settings:
+        return "after"
+    return "under " + ", ".join(f"{name} = {value}" for name, value in told.under.items())
+
+
 def _charts(told: Told) -> Iterable[Chart]:
     run, tuning = told.run, told.tuning
     found = [
         where_it_goes(run, told.diagnosis),
-        timeline(run.timeline, told.after.timeline if told.after is not None else None),
+        timeline(run.timeline, told.after.timeline if told.after is not None else None, under=_under(told)),
         course(run),
         distribution(run),
         machine_over_time(run),
