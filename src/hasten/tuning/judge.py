@@ -26,6 +26,7 @@ from hasten.tuning.manner import KEEPING, Manner, spec_of
 
 FEWEST_STEPS, MOST_STEPS = 16, 120  # of a launch that quality is judged by
 SECONDS = 10.0  # that such a launch's steps may take
+SLOWER = 3.0  # times that, where others take the machine
 SEEDS = (3, 8)  # of the band: more where the first do not tell, as many as there is time for
 FEWEST = 5  # that are worth a second look
 NUM_BATCHES = 200  # that are fingerprinted at the most
@@ -95,7 +96,8 @@ class Judge:
             self.on_launch("the plan's quality" if settings else "the script's own quality")
             steps = self.num_steps
             spec = spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift)
-            spec.update(mode="first steps", steps=steps, seconds=3 * SECONDS, perturb=perturb)
+            seconds = SLOWER * max(SECONDS, steps * self.step_seconds)
+            spec.update(mode="first steps", steps=steps, seconds=seconds, perturb=perturb)
             if self.epoch_batches is not None:
                 spec["epoch_batches"] = self.epoch_batches
             if {*settings} <= {*DRAWN_ANEW, *TORCHS} and not (shift or number or perturb):
