@@ -118,10 +118,11 @@ class Crops(Dataset):
 
 def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path):
     judge = prepared_in(tmp_path, num_workers=1)
-    checks = check_quality(judge, {"cache": "auto"})
+    settings = {"cache": "auto", "persistent_workers": True}
+    checks = check_quality(judge, settings)
     assert verdict_of(checks) == "proven", checks
     assert states(checks)["samples"] == states(checks)["losses equal"] == states(checks)["variety"] == "passed"
-    assert judge.base({"cache": "auto"}) == {"loader": True}
+    assert judge.base(settings) == {"loader": True, "persistent_workers": True}
 
 
 def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_path):

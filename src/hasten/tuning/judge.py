@@ -33,7 +33,7 @@ NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
 OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's loader makes the batches
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
-TORCHS = {"num_workers", "persistent_workers"}  # fixes of torch's own loader, under which samples draw otherwise
+TORCHS = ("num_workers", "persistent_workers")  # fixes of any loader, under which samples draw otherwise
 OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
 LONGER = (
     1.3  # times what was wanted, a launch may take for whole epochs; else they are cut, where a second one is needed
@@ -186,13 +186,14 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
     """
     baseline, plan = judge.told({}), judge.told(settings)
     ours = bool(OURS & {*settings})
-    drawn = DRAWN_ANEW if ours else {name: value for name, value in settings.items() if name in TORCHS}
+    # Workers that stay draw one seed for all epochs, under our loader too.
+    drawn = {**(DRAWN_ANEW if ours else {}), **{name: settings[name] for name in TORCHS if name in settings}}
     if not drawn or quality.batches_equal(baseline, plan, plan).state == "passed":
         return {}
     try:
         # No sample of torch's own workers can be made once more; what follows from its index and the generators that they
         # seed is seen under ours.
-        found = [quality.own_samples(baseline, judge.told(drawn), remade=judge.told(DRAWN_ANEW))]
+        found = [quality.own_samples(baseline, judge.told(drawn), remade=judge.told(drawn if ours else DRAWN_ANEW))]
         if found[0].state != "passed":
             return {}
         if judge.time_left() > 4 * SEEDS[0] * judge.launch_seconds:  # what decides follows, and takes as long
