@@ -1,9 +1,10 @@
-"""What whole runs speak against goes; a recipe stays only where it was shown to be sooner."""
+"""What whole runs speak against goes; a recipe stays only where it was shown to be sooner; fewer bits where they were shown
+to do no harm."""
 
 import pytest
 
 from hasten.tuning import quality
-from hasten.tuning.prove import _to_blame
+from hasten.tuning.prove import _in_doubt, _to_blame
 
 PLAN = {"bf16": True, "cache": "auto", "onecycle": 100}
 
@@ -25,3 +26,25 @@ def test_a_worse_metric_is_the_weakest_guarantees_fault(plan, blamed):
 
 def test_what_could_not_be_told_of_a_metric_speaks_against_nothing():
     assert _to_blame([quality.unknown("metric", "too few seeds")], PLAN) == {}
+
+
+SAME, UNCLEAR = quality.passed("batches", ""), quality.unknown("band", "there was no time for 8 seeds")
+
+
+def test_fewer_bits_that_could_not_be_judged_go_where_the_rest_is_the_same_to_the_bit():
+    found = _in_doubt([SAME, UNCLEAR], {"bf16": True, "cache": "auto"})
+    assert found == {"bf16": "that it trains as well was not shown: there was no time for 8 seeds"}
+
+
+@pytest.mark.parametrize(
+    ("checks", "plan"),
+    [
+        ([SAME, quality.passed("band", "")], {"bf16": True, "cache": "auto"}),
+        ([SAME, UNCLEAR], {"bf16": True}),  # nothing would be left
+        ([SAME, UNCLEAR], {"cache": "auto"}),
+        ([quality.unknown("batches", ""), UNCLEAR], {"bf16": True, "cache": "auto"}),  # so would the rest be
+        ([SAME], {"bf16": True, "cache": "auto"}),
+    ],
+)
+def test_else_they_stay(checks, plan):
+    assert _in_doubt(checks, plan) == {}

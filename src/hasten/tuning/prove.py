@@ -46,6 +46,8 @@ def prove(
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
             culprits = dict.fromkeys(find_culprits(judge, kept), _first_failed(checks))
+        elif doubtful := _in_doubt(checks, kept):
+            culprits = doubtful
         elif metric is not None:
             told, runs = check_whole_runs(judge, settings, metric)
             checks += told
@@ -92,6 +94,21 @@ def prove(
         broken_because=tuple(broken.values()),
     )
     return proof, {} if checks[-1].state == "failed" else settings, trial
+
+
+def _in_doubt(checks: Sequence[Check], settings: Settings) -> dict[str, str]:
+    """Fixes of fewer bits that alone keep a plan from being proven, and why: a proven rest is worth more.
+
+    Where batches are the same to the bit, and with them fewer bits are all that could not be told.
+    """
+    states = {check.what: check for check in checks}
+    band, batches = states.get("band"), states.get("batches")
+    if band is None or band.state != "unknown" or batches is None or batches.state != "passed":
+        return {}
+    doubtful = [name for name in settings if CATALOG[name].guarantee == "precision"]
+    if not doubtful or not _without(settings, doubtful):
+        return {}
+    return dict.fromkeys(doubtful, f"that it trains as well was not shown: {band.text}")
 
 
 def _to_blame(told: Sequence[Check], settings: Settings) -> dict[str, str]:
