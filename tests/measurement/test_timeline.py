@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.timeline import NUM_STEPS, timeline_of
+from hasten.measurement.timeline import MOST_BARS, NUM_STEPS, timeline_of
 
 STEP = 1.0
 
@@ -101,3 +101,28 @@ def test_steps_with_something_out_of_the_ordinary_are_not_the_example():
 
 def test_without_marked_steps_there_is_no_timeline():
     assert timeline_of(Recorded(raw(label="plain"), []), zero=0.0) is None
+
+
+def interrupted(*, each, seconds):
+    """Steps whose waiting is interrupted `each` times, for so long."""
+    told = raw()
+    more = [
+        ["sync", n * STEP + 0.3 * k / each, n * STEP + 0.3 * k / each + seconds, [0, ".item()"]]
+        for n in range(1, 13)
+        for k in range(1, each)
+    ]
+    return Recorded({**told, "spans": sorted([*told["spans"], *more], key=lambda span: span[2])}, [])
+
+
+def test_what_is_too_short_to_be_seen_does_not_part_a_bar():
+    timeline = timeline_of(interrupted(each=30, seconds=1e-4), zero=0.0)
+    first = [bar.kind for bar in timeline.bars if bar.start < STEP - 1e-9]
+    assert first == ["data_wait", "forward", "backward", "sync", "backward", "optimizer"]
+    assert timeline.bars[0].seconds == pytest.approx(0.3)
+
+
+def test_of_too_many_bars_those_of_the_first_steps_are_shown_whole():
+    timeline = timeline_of(interrupted(each=59, seconds=2.54e-3), zero=0.0)
+    assert len(timeline.bars) <= MOST_BARS
+    assert timeline.seconds == timeline.step_ends[-1] == pytest.approx(4 * STEP)
+    assert max(bar.start for bar in timeline.bars) > 3 * STEP

@@ -6,7 +6,7 @@ In: one process's folded record, and the lines that its workers wrote. Out: a Ti
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hasten.measurement.folding import KEPT_WHOLE, FoldedStep, phase_spans
@@ -16,6 +16,8 @@ from hasten.records import RARE, Bar, Timeline
 
 NUM_STEPS = 5
 MOST_BARS = 600
+VISIBLE = 1 / 2000  # of the timeline: a shorter piece is less than half a pixel of it
+SAME_INSTANT = 1e-6  # seconds
 NO_PHASE = ("batch", "step")
 
 
@@ -24,15 +26,23 @@ def timeline_of(recorded: Recorded, *, zero: float) -> Timeline | None:
     steps = _chosen(recorded.marked)
     if not steps:
         return None
-    start, end = steps[0].start, steps[-1].end
     workers = {n for n, facts in enumerate(recorded.raw["loaders"]) if facts.get("num_workers")}
     spans = phase_spans(recorded.spans, with_workers=frozenset(workers))
-    bars = [*_main(spans, start, end), *_workers(recorded, start, end), *_device(recorded.raw, start, end)]
+    timeline = _of(steps, recorded, spans, zero=zero)
+    while len(timeline.bars) > MOST_BARS and len(steps) > 1:
+        steps = steps[:-1]
+        timeline = _of(steps, recorded, spans, zero=zero)
+    return timeline
+
+
+def _of(steps: Sequence[FoldedStep], recorded: Recorded, spans: Sequence[Span], *, zero: float) -> Timeline:
+    start, end = steps[0].start, steps[-1].end
+    main = _joined(_main(spans, start, end), shortest=VISIBLE * (end - start))
     return Timeline(
         start=start - zero,
         seconds=end - start,
         step_ends=tuple(step.end - start for step in steps),
-        bars=tuple(bars[:MOST_BARS]),
+        bars=(*main, *_workers(recorded, start, end), *_device(recorded.raw, start, end)),
     )
 
 
@@ -41,7 +51,10 @@ def _chosen(steps: Sequence[FoldedStep]) -> list[FoldedStep]:
     runs = [
         list(steps[n : n + NUM_STEPS])
         for n in range(len(steps) - 1)
-        if all(abs(a.end - b.start) < 1e-6 for a, b in zip(steps[n : n + NUM_STEPS], steps[n + 1 : n + NUM_STEPS]))
+        if all(
+            abs(a.end - b.start) < SAME_INSTANT
+            for a, b in zip(steps[n : n + NUM_STEPS], steps[n + 1 : n + NUM_STEPS])
+        )
     ]
     if not runs:
         return []
@@ -76,6 +89,24 @@ def _main(spans: Sequence[Span], start: float, end: float) -> Iterator[Bar]:
             yield from _bar("main", open_spans[-1][0], open_spans[-1][1], span.start, start, end)
         open_spans.append(["data_wait" if span.kind == "next" else span.kind, span.start, span.end])
     yield from pieces(float("inf"))
+
+
+def _joined(bars: Iterable[Bar], *, shortest: float) -> list[Bar]:
+    """With two bars of a kind and the piece between them as one, where that is too short to be seen."""
+    found: list[Bar] = []
+    for bar in bars:
+        while len(found) > 1 and found[-1].seconds < shortest and found[-2].kind == bar.kind:
+            piece, first = found.pop(), found.pop()
+            if max(_gap(first, piece), _gap(piece, bar)) > SAME_INSTANT:
+                found += [first, piece]
+                break
+            bar = Bar(lane=bar.lane, kind=bar.kind, start=first.start, seconds=bar.start + bar.seconds - first.start)
+        found.append(bar)
+    return found
+
+
+def _gap(one: Bar, other: Bar) -> float:
+    return other.start - one.start - one.seconds
 
 
 def _workers(recorded: Recorded, start: float, end: float) -> Iterator[Bar]:
