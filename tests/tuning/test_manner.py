@@ -66,7 +66,7 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     Image.effect_noise((300, 300), 80).save("photograph.png")
     (tmp_path / "train.py").write_text(ENDLESS)
-    settings = {"cache": "64 MiB"}
+    settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
     warmth = warm(Manner(repeated_batches=8, warm_steps=9))
     spec = {"plugins": [START], "fixes": installers_of(settings), "seed": SEED, **warmth}
     found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
