@@ -40,13 +40,14 @@ def judged(monkeypatch):
     """Whole runs of a judge whose script and plan take these steps of accuracy a second."""
     monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
 
-    def judge(pace, *, left=1e6, **settings):
+    def judge(pace, *, left=1e6, beside=None, **settings):
         bench = Runs(pace)
         metric = Metric(PATTERN, **settings)
         checks, runs = check_whole_runs(
             Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: left),
             {"onecycle": 50},
             metric,
+            beside=beside,
         )
         return {check.what: check for check in checks}, runs, bench
 
@@ -59,6 +60,12 @@ def test_a_recipe_that_reaches_the_target_sooner_is_proven(judged):
     assert runs.seconds_to_target() == ([6.0] * 3, [3.0] * 3)
     assert {unbuffered for _, _, unbuffered in bench.launched} == {"1"}
     assert [bool(settings) for settings, _, _ in bench.launched] == [False, True, True, False, False, True]
+
+
+def test_the_script_runs_with_the_plans_random_numbers_where_it_is_held_against_them(judged):
+    checks, _, bench = judged({"loader": 0.09, "onecycle": 0.09}, beside={"loader": True})
+    assert checks["metric"].state == "passed" and "without the rest of the plan" in checks["metric"].text
+    assert {next(iter(settings)) for settings, *_ in bench.launched} == {"loader", "onecycle"}
 
 
 def test_a_target_that_the_plan_never_reaches_fails(judged):

@@ -85,13 +85,14 @@ class WholeRuns:
     """Whole runs of the script and of the plan, seed by seed."""
 
     metric: Metric
+    beside: Settings = field(default_factory=dict)  # that the script has: they draw the plan's random numbers
     baseline: list[WholeRun] = field(default_factory=list)
     plan: list[WholeRun] = field(default_factory=list)
 
     def add_seed(self, judge: Judge, settings: Settings) -> None:
         """One more seed on both sides; which comes first changes from seed to seed. Raises SideError."""
         number = len(self.baseline)
-        sides = [({}, self.baseline), (settings, self.plan)]
+        sides = [(self.beside, self.baseline), (settings, self.plan)]
         for chosen, into in sides if number % 2 == 0 else sides[::-1]:
             judge.on_launch(f"whole runs, seed {number + 1}")
             key = tuple(sorted(chosen.items())), number
@@ -99,13 +100,15 @@ class WholeRuns:
                 if key not in judge.whole_runs:
                     judge.whole_runs[key] = self.metric.run(judge.bench, chosen, shift=FAR * number)
             except SideError as error:
-                raise error if chosen else BaselineError(str(error)) from None
+                raise error if into is self.plan else BaselineError(str(error)) from None
             into.append(judge.whole_runs[key])
 
     def checks(self) -> list[Check]:
         """What they say."""
         before, now = ([run.value for run in side] for side in (self.baseline, self.plan))
-        found = [quality.metric_holds(before, now, higher_is_better=self.metric.higher_is_better)]
+        found = [
+            quality.metric_holds(before, now, higher_is_better=self.metric.higher_is_better, beside=bool(self.beside))
+        ]
         for script, plan in zip(self.baseline, self.plan):
             if script.num_values != plan.num_values and found[0].state == "passed":
                 # A value that is not a number may not look like the others: what follows it was not seen.
@@ -133,13 +136,17 @@ class WholeRuns:
         return before, [run.reached for run in self.plan]
 
 
-def check_whole_runs(judge: Judge, settings: Settings, metric: Metric) -> tuple[list[Check], WholeRuns]:
+def check_whole_runs(
+    judge: Judge, settings: Settings, metric: Metric, *, beside: Settings | None = None
+) -> tuple[list[Check], WholeRuns]:
     """Whole runs at a few seeds; where those do not tell, at as many more as there is time for.
+
+    `beside`: under what the script runs, where it was seen that it is the script with the plan's random numbers.
 
     Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %. The first seed is always
     run; by what it took, further ones are begun only where there is time for them, and for the comparison of speed.
     """
-    runs = WholeRuns(metric)
+    runs = WholeRuns(metric, beside or {})
     first, most = metric.seeds
     try:
         while len(runs.baseline) < first:

@@ -262,8 +262,10 @@ def _end(losses: Sequence[float], others: Sequence[float]) -> float:
     return statistics.fmean(losses[number - max(1, number // 3) : number])
 
 
-def metric_holds(baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool) -> Check:
-    """The script's own metric, seed by seed, non-inferior by the same test."""
+def metric_holds(
+    baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, beside: bool = False
+) -> Check:
+    """The script's own metric, seed by seed, non-inferior by the same test. `beside`: the script drew the plan's numbers."""
     if len(baselines) < 3:
         return unknown("metric", "fewer than three seeds were run to the end")
     if not all(map(math.isfinite, plans)):
@@ -274,7 +276,8 @@ def metric_holds(baselines: Sequence[float], plans: Sequence[float], *, higher_i
     worse = mean_interval([sign * (before - now) for before, now in zip(baselines, plans)])
     margin = max(statistics.stdev(baselines), 0.005 * abs(statistics.fmean(baselines)))
     text = (
-        f"metric {statistics.fmean(plans):.4g}, without the plan {statistics.fmean(baselines):.4g}; worse by at most "
+        f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if beside else ''}plan "
+        f"{statistics.fmean(baselines):.4g}; worse by at most "
         f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
     )
     if worse.high <= margin:

@@ -218,8 +218,9 @@ def _both(sides: BothSides, proof: Proof) -> tuple[str, ...]:
     """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
     what = WHAT.get(sides.what, sides.what)
-    if sides.what == "loss" and proof.beside:
-        what = f"loss, beside {beside(proof)}"
+    drawn_alike = sides.what == "loss" or (sides.what == "metric" and proof.sooner is None)
+    if drawn_alike and proof.beside:
+        what = f"{what}, beside {beside(proof)}"
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)
