@@ -10,28 +10,21 @@ epochs little else would be seen. What a second epoch is made of is asked in sho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.samplers import wrap_samplers
 
 
 def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:
     """Have every loader of this process hand out its first batches again and again."""
-    samplers: WeakKeyDictionary[DataLoader[object], _Repeated] = WeakKeyDictionary()
-    first: dict[tuple[int, int | None], tuple[object, list[object]]] = {}
-    whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
+    first: dict[tuple[int, int | None], list[object]] = {}  # of a dataset, in batches of a size
 
-    def index_sampler(loader: DataLoader[object]) -> object:
-        known = samplers.get(loader)
-        if known is None:
-            # Many scripts make a loader anew in each epoch. The dataset is held, so that its id stays its own.
-            _, entries = first.setdefault((id(loader.dataset), loader.batch_size), (loader.dataset, []))
-            known = samplers[loader] = _Repeated(whole(loader), number, entries, ends=ends)  # type: ignore[misc]
-        return known
+    def repeated(sampler: Iterable[object], loader: DataLoader[object], dataset: int) -> _Repeated:
+        return _Repeated(sampler, number, first.setdefault((dataset, loader.batch_size), []), ends=ends)
 
-    patches.set(DataLoader, "_index_sampler", property(index_sampler))
+    wrap_samplers(patches, repeated)
 
 
 class _Repeated:

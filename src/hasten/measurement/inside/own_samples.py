@@ -1,7 +1,8 @@
 """Whether a run trains on the script's own samples, where its batches cannot be compared: they are drawn otherwise.
 
-In: what samplers give, and batches of hasten's loader. Out: the order that was asked for, and how many samples are to the bit
-what the dataset makes of their seeds. Refuses to ask the dataset before training is over, and to decide what follows.
+In: what samplers give, and batches of hasten's loader. Out: the order that was asked for, and how many samples are to
+the bit what the dataset makes of their seeds. Refuses to ask the dataset before training is over, and to decide what
+follows.
 """
 
 from __future__ import annotations
@@ -10,41 +11,25 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.samplers import wrap_samplers
 
 MOST_SECONDS = 6.0  # that batches are made once more
 MOST_BYTES = 1 << 30  # of batches that wait for that
 
 
 class OwnSamples:
-    """Of one process that trains."""
+    """Of one process that trains; `num_batches`: of an epoch, whose keys are kept."""
 
     def __init__(self, patches: Patches, *, num_batches: int) -> None:
-        self._num_batches = num_batches  # of an epoch, whose keys are kept
         self._epochs: list[_Epoch] = []  # of all loaders, in the order in which they began
         self._number, self._next, self._bytes = 0, 1, 0
         self._waiting: list[tuple[list[torch.Tensor], Callable[[], object]]] = []
-        self._follow(patches)
-
-    def _follow(self, patches: Patches) -> None:
-        samplers: WeakKeyDictionary[DataLoader[object], _Followed] = WeakKeyDictionary()
-        datasets: dict[int, tuple[int, object]] = {}  # held, so that an id stays its own
-        whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
-
-        def index_sampler(loader: DataLoader[object]) -> object:
-            known = samplers.get(loader)
-            if known is None:
-                of, _ = datasets.setdefault(id(loader.dataset), (len(datasets), loader.dataset))
-                known = samplers[loader] = _Followed(whole(loader), of, self._epochs, self._num_batches)  # type: ignore[misc]
-            return known
-
-        patches.set(DataLoader, "_index_sampler", property(index_sampler))
+        wrap_samplers(patches, lambda sampler, _, dataset: _Followed(sampler, dataset, self._epochs, num_batches))
 
     def batch(self, iterator: object, batch: object) -> None:
         """Keep a batch that training was handed, to be made once more: ever fewer of them."""
@@ -96,9 +81,8 @@ class _Followed:
         self._sampler, self._of, self._epochs, self._most = sampler, of, epochs, most
 
     def __iter__(self) -> Iterator[object]:
-        return self._noting(
-            iter(self._sampler)
-        )  # some draw their order when they are asked for it, not when they begin
+        # Some draw their order when they are asked for it, not when they begin.
+        return self._noting(iter(self._sampler))
 
     def _noting(self, entries: Iterator[object]) -> Iterator[object]:
         seen, length, keys = _Epoch(self._of), 0, set[str]()
