@@ -126,3 +126,10 @@ def test_of_too_many_bars_those_of_the_first_steps_are_shown_whole():
     assert len(timeline.bars) <= MOST_BARS
     assert timeline.seconds == timeline.step_ends[-1] == pytest.approx(4 * STEP)
     assert max(bar.start for bar in timeline.bars) > 3 * STEP
+
+
+def test_of_a_step_with_too_many_bars_the_beginning_is_shown():
+    tickets = [batch(11, n / 700, (n + 1) / 700, {"read": 0.001}) for n in range(13 * 700)]
+    timeline = timeline_of(Recorded(raw(), tickets), zero=0.0)
+    assert MOST_BARS - 1 <= len(timeline.bars) <= MOST_BARS
+    assert timeline.step_ends == () and timeline.seconds == pytest.approx(STEP * MOST_BARS / 706, rel=0.02)

@@ -28,21 +28,18 @@ def timeline_of(recorded: Recorded, *, zero: float) -> Timeline | None:
         return None
     workers = {n for n, facts in enumerate(recorded.raw["loaders"]) if facts.get("num_workers")}
     spans = phase_spans(recorded.spans, with_workers=frozenset(workers))
-    timeline = _of(steps, recorded, spans, zero=zero)
-    while len(timeline.bars) > MOST_BARS and len(steps) > 1:
-        steps = steps[:-1]
-        timeline = _of(steps, recorded, spans, zero=zero)
-    return timeline
-
-
-def _of(steps: Sequence[FoldedStep], recorded: Recorded, spans: Sequence[Span], *, zero: float) -> Timeline:
     start, end = steps[0].start, steps[-1].end
     main = _joined(_main(spans, start, end), shortest=VISIBLE * (end - start))
+    bars = [*main, *_workers(recorded, start, end), *_device(recorded.raw, start, end)]
+    if len(bars) > MOST_BARS:
+        room = start + sorted(bar.start for bar in bars)[MOST_BARS]
+        end = max((step.end for step in steps if step.end <= room), default=room)
+        bars = [_cut(bar, end - start) for bar in bars if bar.start < end - start]
     return Timeline(
         start=start - zero,
         seconds=end - start,
-        step_ends=tuple(step.end - start for step in steps),
-        bars=(*main, *_workers(recorded, start, end), *_device(recorded.raw, start, end)),
+        step_ends=tuple(step.end - start for step in steps if step.end <= end),
+        bars=tuple(bars),
     )
 
 
@@ -103,6 +100,10 @@ def _joined(bars: Iterable[Bar], *, shortest: float) -> list[Bar]:
             bar = Bar(lane=bar.lane, kind=bar.kind, start=first.start, seconds=bar.start + bar.seconds - first.start)
         found.append(bar)
     return found
+
+
+def _cut(bar: Bar, end: float) -> Bar:
+    return Bar(lane=bar.lane, kind=bar.kind, start=bar.start, seconds=min(bar.seconds, end - bar.start))
 
 
 def _gap(one: Bar, other: Bar) -> float:

@@ -14,7 +14,10 @@ LANE_HEIGHT = 30  # pixels
 
 
 def timeline(before: Timeline | None, after: Timeline | None = None, *, under: str = "after") -> Chart | None:
-    """A few real steps; where there are two timelines, one above the other on one scale. `under`: what the other is called."""
+    """A few real steps; where there are two timelines, one above the other on one scale.
+
+    `under`: what the other is called.
+    """
     parts = [(name, line) for name, line in (("before", before), (under, after)) if line is not None and line.bars]
     if not parts:
         return None
@@ -75,13 +78,23 @@ def timeline(before: Timeline | None, after: Timeline | None = None, *, under: s
         return {"vconcat": [panel(name if several else "", width) for name, _ in parts], "spacing": 12}
 
     caption = (
-        f"{len(parts[0][1].step_ends)} steps as they were measured, each ending at a dotted line. A gap in the training "
-        "thread belongs to the script itself. A worker goes through its stages sample by sample; drawn is what each took "
-        "of a whole batch."
+        f"{_steps(len(parts[0][1].step_ends))} A gap in the training thread belongs to the script itself. A worker goes "
+        "through its stages sample by sample; drawn is what each took of a whole batch."
     )
     if several:
         caption += " Both on one scale: what is missing to the right is what was gained."
     return draw("timeline", "A few real steps", caption, spec)
+
+
+def _steps(number: int) -> str:
+    if not number:
+        return "The beginning of a step as it was measured; all of it would be too much to draw."
+    steps = (
+        "A step as it was measured, up to the"
+        if number == 1
+        else f"{number} steps as they were measured, each up to a"
+    )
+    return f"{steps} dotted line."
 
 
 def _rows(line: Timeline, *, part: str) -> list[dict[str, object]]:
