@@ -37,13 +37,12 @@ from story_memory import grow, limit
 
 from hasten.cli.saved import nearest_run
 from hasten.diagnosis.diagnose import diagnose
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import variables_of
 from hasten.fixes.fix import situation_of
-from hasten.measurement.interventions import START
 from hasten.measurement.measure import Wanted, measure
 from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
-from hasten.tuning.manner import limited, manner_of, warm
+from hasten.tuning.manner import manner_of, told_under
 
 RESULTS = Path(__file__).resolve().parent / "results" / "stories"
 
@@ -74,8 +73,8 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
     tuning = msgspec.convert(found["tuning"], Tuning) if found.get("tuning") else None
     if tuning is None or not tuning.settings:
         return None
-    near = nearest_run(tuning)
-    if near is not None and dict(zip(tuning.runs, tuning.run_settings))[near] == tuning.settings:
+    near, under = nearest_run(tuning)
+    if near is not None and under == tuning.settings:
         return json.loads((folder / ".hasten" / "runs" / near / "run.json").read_text(encoding="utf-8"))
     first = situation_of(msgspec.convert(found["run"], Run), {})
     manner = manner_of(first, tuning.settings)
@@ -84,7 +83,7 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
             seconds=15.0,
             quick=True,
             script_output=output.fileno(),
-            spec={"plugins": [START], "fixes": installers_of(limited(tuning.settings, manner)), **warm(manner)},
+            spec=told_under(tuning.settings, manner),
             environment=variables_of(tuning.settings, scratch=folder),
         )
         run, _ = measure(list(tuning.command), wanted=wanted, root=folder)

@@ -24,6 +24,7 @@ from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import Settings, Trial, to_json
+from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import compare
@@ -56,7 +57,7 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
     found: dict[str, Trial] = {}
     for settings in SWITCHES[name] + (ON_A_GPU[name] if not first.case.on_cpu else []):
         ((switch, value),) = settings.items()
-        found[switch if value is True else f"{switch} = {value}"] = compare(
+        found[format.setting(switch, value)] = compare(
             bench,
             {},
             settings,

@@ -96,7 +96,7 @@ def test_the_run_beside_a_search_is_of_its_plan():
 
     def nearest(*made):
         names = tuple(f"run-{n}" for n in range(len(made)))
-        return nearest_run(msgspec.structs.replace(tuning, runs=names, run_settings=made))
+        return nearest_run(msgspec.structs.replace(tuning, runs=names, run_settings=made))[0]
 
     assert tuning.settings == {"cache": "auto", "num_workers": 2}
     assert nearest({}, {"cache": "auto"}, {"cache": "auto", "num_workers": 2}) == "run-2"

@@ -51,13 +51,7 @@ def test_the_check_reads_as_it_was_approved(width):
 @pytest.mark.parametrize("name", ["data_bound", "healthy"])
 def test_the_speed_test_reads_as_it_was_approved(cases, name):
     paper = Paper()
-    print_speedtest(
-        *cases[name],
-        workload="xray",
-        num_images=1024,
-        num_labels=15,
-        console=paper.console,
-    )
+    print_speedtest(*cases[name], workload="xray", num_images=1024, num_labels=15, console=paper.console)
     assert_golden(paper.text, f"speedtest_{name}_80")
 
 

@@ -4,11 +4,9 @@ import pytest
 from PIL import Image
 from runs import loader, run
 
-from hasten.fixes.catalog import installers_of
 from hasten.fixes.fix import situation_of
-from hasten.measurement.interventions import START
 from hasten.measurement.measure import Wanted, measure
-from hasten.tuning.manner import SEED, Manner, limited, manner_of, spec_of, warm
+from hasten.tuning.manner import Manner, manner_of, spec_of, told_under
 
 ENDLESS = """
 import torch
@@ -41,18 +39,23 @@ if __name__ == "__main__":
 
 def test_only_what_keeps_samples_is_measured_warm():
     first = situation_of(run(loaders=(loader(),)), {})
-    assert warm(manner_of(first, {"bf16": True})) == {} == warm(Manner())
-    told = warm(manner_of(first, {"cache": "auto"}))
+    cold, kept = {"bf16": True}, {"cache": "8 GiB"}
+    assert "repeated_batches" not in told_under(cold, manner_of(first, cold))
+    told = told_under(kept, manner_of(first, kept))
     assert 0 < told["repeated_batches"] < told["warm_steps"]
-    assert told.items() <= spec_of({"cache": "8 GiB"}, manner_of(first, {"cache": "8 GiB"})).items()
+    assert told.items() <= spec_of(kept, manner_of(first, kept)).items()
 
 
 def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
     def budget(num_samples):
         feeding = loader(num_samples=num_samples, decoded_bytes_per_sample=1e6)
         manner = manner_of(situation_of(run(loaders=(feeding,)), {}), {"cache": "auto"})
-        assert limited({"cache": "8 GiB", "bf16": True}, manner) == {"cache": "8 GiB", "bf16": True}
-        return manner.repeated_batches * 32, limited({"cache": "auto"}, manner)["cache"]
+        assert value({"cache": "8 GiB"}, manner) == "8 GiB"
+        return manner.repeated_batches * 32, value({"cache": "auto"}, manner)
+
+    def value(settings, manner):
+        ((_, _, value),) = told_under(settings, manner)["fixes"]
+        return value
 
     repeated, held = budget(10_000_000)
     whole = held / repeated * 10_000_000
@@ -67,8 +70,7 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     Image.effect_noise((300, 300), 80).save("photograph.png")
     (tmp_path / "train.py").write_text(ENDLESS)
     settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
-    warmth = warm(Manner(repeated_batches=8, warm_steps=9))
-    spec = {"plugins": [START], "fixes": installers_of(settings), "seed": SEED, **warmth}
+    spec = told_under(settings, Manner(repeated_batches=8, warm_steps=9))
     found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
     (photographs,) = found.facts.loaders
     assert photographs.num_cache_misses == 32, "the samples of eight batches, in the warm-up"

@@ -8,10 +8,10 @@ import pytest
 
 from hasten.measurement.side import Bench, Output, SideError
 from hasten.records import Heat
-from hasten.tuning import quality
+from hasten.tuning import metric, quality
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.judge import Judge
-from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs
+from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs, metric_holds
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 
@@ -42,11 +42,10 @@ def judged(monkeypatch):
 
     def judge(pace, *, left=1e6, beside=None, **settings):
         bench = Runs(pace)
-        metric = Metric(PATTERN, **settings)
         checks, runs = check_whole_runs(
             Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: left),
             {"onecycle": 50},
-            metric,
+            Metric(PATTERN, **settings),
             beside=beside,
         )
         return {check.what: check for check in checks}, runs, bench
@@ -84,17 +83,23 @@ def test_without_a_target_only_the_metric_is_asked(judged):
 
 
 def test_more_seeds_are_run_where_the_first_do_not_tell(judged, monkeypatch):
-    monkeypatch.setattr(
-        quality, "metric_holds", lambda before, _now, **_: quality.unknown("metric", f"{len(before)}")
-    )
+    monkeypatch.setattr(metric, "metric_holds", lambda before, _now, **_: quality.unknown("metric", f"{len(before)}"))
     checks, runs, _ = judged({"": 0.09, "onecycle": 0.09}, seeds=(3, 5))
     assert len(runs.baseline) == 5 and checks["metric"].text == "5"
 
 
+def test_a_metric_may_be_the_better_the_higher_or_the_lower():
+    before, worse = [0.90, 0.91, 0.92], [0.80, 0.81, 0.82]
+    assert metric_holds(before, before, higher_is_better=True).state == "passed"
+    assert metric_holds(before, worse, higher_is_better=True).state == "failed"
+    assert metric_holds(before, worse, higher_is_better=False).state == "passed"
+    assert metric_holds(before[:2], before[:2], higher_is_better=True).state == "unknown"
+
+
 def test_a_course_that_ends_in_no_number_passes_nothing():
     baseline = [0.7, 0.71, 0.69]
-    assert quality.metric_holds(baseline, [0.7, 0.7, float("nan")], higher_is_better=True).state == "failed"
-    assert quality.metric_holds([0.7, 0.7, float("nan")], baseline, higher_is_better=True).state == "unknown"
+    assert metric_holds(baseline, [0.7, 0.7, float("nan")], higher_is_better=True).state == "failed"
+    assert metric_holds([0.7, 0.7, float("nan")], baseline, higher_is_better=True).state == "unknown"
     runs = WholeRuns(Metric(PATTERN))
     runs.baseline = [WholeRun(value=v, num_values=10, reached=None, seconds=1.0) for v in baseline]
     runs.plan = [WholeRun(value=v, num_values=9, reached=None, seconds=1.0) for v in baseline]
@@ -122,7 +127,7 @@ def test_seeds_that_time_does_not_hold_are_not_begun(judged):
 
 def test_where_time_does_not_hold_all_seeds_as_many_as_it_holds_are_looked_at(judged, monkeypatch):
     unsure = lambda before, _now, **_: quality.unknown("metric", f"{len(before)}")  # noqa: E731
-    monkeypatch.setattr(quality, "metric_holds", unsure)
+    monkeypatch.setattr(metric, "metric_holds", unsure)
     sides = {"": 0.09, "onecycle": 0.09}
     _, runs, _ = judged(sides, left=60.0 + 5 * 20.0)
     assert len(runs.baseline) == 8, "three, and five more in the time that is left"
@@ -134,8 +139,8 @@ def test_a_plan_as_good_as_the_script_passes_more_often_than_not_where_each_seed
     passes, wrong, draw = 0, 0, random.Random(0).gauss
     for _ in range(400):
         script, plan = ([draw(0.8, 0.02) for _ in range(SEEDS[1])] for _ in range(2))
-        passes += quality.metric_holds(script, plan, higher_is_better=True).state == "passed"
-        wrong += quality.metric_holds(script, [v - 0.02 for v in plan], higher_is_better=True).state == "passed"
+        passes += metric_holds(script, plan, higher_is_better=True).state == "passed"
+        wrong += metric_holds(script, [v - 0.02 for v in plan], higher_is_better=True).state == "passed"
     assert passes > 0.6 * 400 and wrong < 0.06 * 400
 
 
@@ -146,9 +151,9 @@ def test_a_script_that_never_reached_the_target_is_told_so(judged):
 
 
 def test_less_may_be_better():
-    metric = Metric(re.compile(r"loss ([0-9.]+)"), higher_is_better=False, target=0.5)
+    loss = Metric(re.compile(r"loss ([0-9.]+)"), higher_is_better=False, target=0.5)
     output = Output(text="loss 0.9\nloss 0.4\n", grown=[(1.0, 9), (2.0, 18)], seconds=3.0)
-    assert metric._read(output) == WholeRun(value=0.4, num_values=2, reached=2.0, seconds=3.0)
+    assert loss._read(output) == WholeRun(value=0.4, num_values=2, reached=2.0, seconds=3.0)
 
 
 @pytest.mark.parametrize(

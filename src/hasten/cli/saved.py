@@ -44,9 +44,9 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
         raise RecordError(f"{path} is of a run that is gone ({first}); search again")
     after, under = None, {}
     with contextlib.suppress(RecordError, OSError):
-        near = nearest_run(tuning)
+        near, settings = nearest_run(tuning)
         if near is not None:
-            after, under = _run(runs / near / RUN), dict(zip(tuning.runs, tuning.run_settings))[near]
+            after, under = _run(runs / near / RUN), settings
     followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
     return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
 
@@ -70,11 +70,11 @@ def _same(one: str, other: str, folder: Path) -> bool:
     return one == other or (bool(one and other) and (folder / one).resolve() == (folder / other).resolve())
 
 
-def nearest_run(tuning: Tuning) -> str | None:
-    """The id of the run that was made under most of the plan's settings, and under no other; None where none was."""
+def nearest_run(tuning: Tuning) -> tuple[str | None, Settings]:
+    """The id of the run that was made under most of the plan's settings and no other (None: there is none), and those."""
     plan = tuning.settings.items()
-    made = [(len(on), id) for id, on in zip(tuning.runs, tuning.run_settings) if on and on.items() <= plan]
-    return max(made, default=(0, None))[1]
+    made = [(id, on) for id, on in zip(tuning.runs, tuning.run_settings) if on and on.items() <= plan]
+    return max(made, key=lambda one: len(one[1]), default=(None, {}))
 
 
 def _run(path: Path) -> Run:

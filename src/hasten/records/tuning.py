@@ -36,11 +36,15 @@ class Check(Record, frozen=True):
 
 
 class BothSides(Record, frozen=True):
-    """One quantity on both sides, the first of one beside the first of the other: one value a launch, a seed or a run."""
+    """One quantity on both sides, the first of one beside the first of the other.
+
+    One value a launch, a seed or a run.
+    """
 
     what: str  # "seconds a step" "loss" "metric" "seconds to target" "seconds to target, or to the end"
     baseline: tuple[float, ...]
     plan: tuple[float, ...]
+    beside: Settings = {}  # that the baseline was seen under, for it draws the plan's random numbers there
     difference: Interval | None = None  # mean of plan - baseline, pair by pair
 
 
@@ -56,7 +60,7 @@ class Proof(Record, frozen=True):
     measured: tuple[BothSides, ...] = ()
     baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
-    beside: Settings = {}  # that the script's own losses were seen under: they draw the plan's random numbers
+    beside: Settings = {}  # that the baseline's losses were seen under, for it draws the plan's random numbers there
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
     broken_because: tuple[str, ...] = ()  # what was seen of each of them

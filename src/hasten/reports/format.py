@@ -10,7 +10,7 @@ given to the one or two digits that its width allows, a plain measurement to two
 import math
 from typing import TypeGuard
 
-from hasten.records import Interval, Where
+from hasten.records import Interval, Settings, Value, Where
 
 NOT_MEASURED = "not measured"
 NOT_SEEN = "not seen"
@@ -30,6 +30,16 @@ _TIMES = (
     (1e-9, "ns", 0.0),
 )
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+
+def setting(name: str, value: Value) -> str:
+    """A setting of a plan as "cache = auto"; one that is only on or off, where it is on, by its name alone."""
+    return name if value is True else f"{name} = {value}"
+
+
+def settings(chosen: Settings, *, none: str = "") -> str:
+    """Settings of a plan as "loader, num_workers = 2"."""
+    return ", ".join(setting(name, value) for name, value in chosen.items()) or none
 
 
 def phase(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from hasten.records import Followed, Proof, Trial, Tuning, Value
+from hasten.records import Followed, Proof, Settings, Trial, Tuning
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
@@ -81,10 +81,9 @@ def why_empty(tuning: Tuning) -> str:
     return "nothing was found that a fix would mend"
 
 
-def beside(proof: Proof) -> str:
-    """What the plan's losses stand beside: the script, perhaps with the plan's random numbers."""
-    under = ", ".join(f"{name} = {value}" for name, value in proof.beside.items())
-    return f"the script with {under}" if under else "the script"
+def beside(settings: Settings) -> str:
+    """What the plan's figures stand beside: the script, perhaps under what makes it draw the plan's random numbers."""
+    return f"the script with {format.settings(settings)}" if settings else "the script"
 
 
 def taken_out(proof: Proof) -> dict[str, str]:
@@ -106,7 +105,7 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
 def _add_trials(sheet: Sheet, tuning: Tuning) -> None:
     for number, trial in enumerate(tuning.trials):
         label = "" if number else "Trials"
-        sheet.paragraph(_shown(trial.fix, trial.value), f": {_told(trial, tuning)}", label=label)
+        sheet.paragraph(format.setting(trial.fix, trial.value), f": {_told(trial, tuning)}", label=label)
 
 
 def _told(trial: Trial, tuning: Tuning) -> str:
@@ -117,14 +116,10 @@ def _told(trial: Trial, tuning: Tuning) -> str:
     return f"{speed}{sign}{pairs}" + (f"; {trial.note}" if trial.note else "")
 
 
-def _shown(fix: str, value: Value) -> str:
-    return fix if value is True else f"{fix} = {value}"
-
-
 def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
     """Whole runs under recipes: when each reached the target, and where it ended."""
     for number, heat in enumerate(tuning.heats):
-        shown = ", ".join(_shown(name, value) for name, value in heat.settings.items()) or "the recipe as it is"
+        shown = format.settings(heat.settings, none="the recipe as it is")
         if heat.metric is None:
             told = f"failed; {heat.note}"
         elif heat.reached is None:

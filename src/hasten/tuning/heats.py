@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hasten.measurement.side import Bench, SideError
 from hasten.records import Heat, Settings
+from hasten.reports import format
 from hasten.tuning.judge import FAR
 from hasten.tuning.metric import Metric
 
@@ -30,7 +31,7 @@ def heats(
     for recipe in recipes:
         if time_left() <= longest:
             return
-        on_launch(f"a whole run with {told(recipe)}")
+        on_launch(f"a whole run with {format.settings(recipe, none='the recipe as it is')}")
         try:
             run = metric.run(bench, {**settings, **recipe}, shift=SHIFT)
             longest = max(longest, run.seconds)
@@ -44,8 +45,3 @@ def soonest(ended: Sequence[Heat]) -> Settings:
     """The recipe that reached the target first; none where no recipe was sooner than none."""
     there = [heat for heat in ended if heat.reached is not None]
     return min(there, key=lambda heat: heat.reached or 0.0).settings if there else {}
-
-
-def told(recipe: Settings) -> str:
-    """A recipe in words."""
-    return ", ".join(f"{name} = {value}" for name, value in recipe.items()) or "the recipe as it is"

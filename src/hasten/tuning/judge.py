@@ -35,9 +35,7 @@ OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
 TORCHS = ("num_workers", "persistent_workers")  # fixes of any loader, under which samples draw otherwise
 OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
-LONGER = (
-    1.3  # times what was wanted, a launch may take for whole epochs; else they are cut, where a second one is needed
-)
+LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
 

@@ -73,13 +73,6 @@ def _cache_bytes(first: Situation, num_batches: int) -> int | None:
     return int(share * USABLE_MEMORY * first.case.run.machine.memory_available_bytes)
 
 
-def limited(settings: Settings, manner: Manner) -> Settings:
-    """The settings as a launch gets them."""
-    if manner.cache_bytes is None or settings.get("cache") != "auto":
-        return settings
-    return {**settings, "cache": manner.cache_bytes}
-
-
 def _can_take_turns(case: Case) -> bool:
     """Whether two launches may be there at once: one process trains, on the CPU, and there is memory for two."""
     run = case.run
@@ -90,26 +83,28 @@ def _can_take_turns(case: Case) -> bool:
 
 
 def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> dict[str, object]:
-    """What a launch's processes are told."""
-    spec: dict[str, object] = {
+    """What the processes of one side of a comparison are told."""
+    return {
+        **told_under(settings, manner),
         "mode": "plain",
         "seconds": manner.seconds,
-        "seed": SEED,
         "shift": shift,
         "quality": quality,
-        "plugins": [START],
-        "fixes": installers_of(limited(settings, manner)),
         "start_seconds": start_seconds_of(settings),
     }
-    return {**spec, **warm(manner)}
 
 
-def warm(manner: Manner) -> dict[str, object]:
-    """What processes are told so that what is kept is there when they measure."""
-    if manner.repeated_batches is None:
-        return {}
-    return {
-        "repeated_batches": manner.repeated_batches,
-        "warm_steps": manner.warm_steps,
-        "warm_seconds": manner.warm_seconds,
-    }
+def told_under(settings: Settings, manner: Manner) -> dict[str, object]:
+    """What processes under these settings are told, whatever they are launched for."""
+    spec: dict[str, object] = {"plugins": [START], "fixes": installers_of(_limited(settings, manner)), "seed": SEED}
+    if manner.repeated_batches is not None:  # what is kept is to be there when they measure
+        spec["repeated_batches"] = manner.repeated_batches
+        spec["warm_steps"] = manner.warm_steps
+        spec["warm_seconds"] = manner.warm_seconds
+    return spec
+
+
+def _limited(settings: Settings, manner: Manner) -> Settings:
+    if manner.cache_bytes is None or settings.get("cache") != "auto":
+        return settings
+    return {**settings, "cache": manner.cache_bytes}

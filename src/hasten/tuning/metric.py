@@ -6,13 +6,16 @@ than three seeds.
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hasten.fixes.catalog import variables_of
 from hasten.measurement.side import Bench, Output, SideError
 from hasten.records import Check, Settings
+from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
 from hasten.tuning.judge import FAR, BaselineError, Judge
 from hasten.tuning.manner import Manner, spec_of
@@ -106,9 +109,7 @@ class WholeRuns:
     def checks(self) -> list[Check]:
         """What they say."""
         before, now = ([run.value for run in side] for side in (self.baseline, self.plan))
-        found = [
-            quality.metric_holds(before, now, higher_is_better=self.metric.higher_is_better, beside=bool(self.beside))
-        ]
+        found = [metric_holds(before, now, higher_is_better=self.metric.higher_is_better, beside=bool(self.beside))]
         for script, plan in zip(self.baseline, self.plan):
             if script.num_values != plan.num_values and found[0].state == "passed":
                 # A value that is not a number may not look like the others: what follows it was not seen.
@@ -116,7 +117,7 @@ class WholeRuns:
                 found = [quality.unknown("metric", f"it was printed {times}: some of it may not be a number")]
         if self.metric.target is not None:
             found.append(
-                quality.target_sooner(*self.seconds_to_target(), target=self.metric.target, num_never=self.num_never)
+                target_sooner(*self.seconds_to_target(), target=self.metric.target, num_never=self.num_never)
             )
         return found
 
@@ -141,7 +142,7 @@ def check_whole_runs(
 ) -> tuple[list[Check], WholeRuns]:
     """Whole runs at a few seeds; where those do not tell, at as many more as there is time for.
 
-    `beside`: under what the script runs, where it was seen that it is the script with the plan's random numbers.
+    `beside`: what the script runs under, where that was seen to be the script with the plan's random numbers.
 
     Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %. The first seed is always
     run; by what it took, further ones are begun only where there is time for them, and for the comparison of speed.
@@ -171,3 +172,57 @@ def _out_of_time(check: Check, number: int) -> Check:
     if check.state != "unknown":
         return check
     return quality.unknown(check.what, f"{check.text}; there was no time for {number} seeds: --budget gives more")
+
+
+def metric_holds(
+    baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, beside: bool = False
+) -> Check:
+    """The script's own metric, seed by seed, non-inferior by the test of `quality.within_band`.
+
+    `beside`: the script drew the plan's random numbers.
+    """
+    if len(baselines) < 3:
+        return quality.unknown("metric", "fewer than three seeds were run to the end")
+    if not all(map(math.isfinite, plans)):
+        return quality.failed("metric", "the metric is not a number at the end of a run with the plan")
+    if not all(map(math.isfinite, baselines)):
+        return quality.unknown("metric", "the metric is not a number at the end of a run of the script itself")
+    sign = 1.0 if higher_is_better else -1.0
+    worse = mean_interval([sign * (before - now) for before, now in zip(baselines, plans)])
+    margin = max(statistics.stdev(baselines), 0.005 * abs(statistics.fmean(baselines)))
+    text = (
+        f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if beside else ''}plan "
+        f"{statistics.fmean(baselines):.4g}; worse by at most "
+        f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
+    )
+    if worse.high <= margin:
+        return quality.passed("metric", text)
+    return (quality.failed if worse.low > margin else quality.unknown)("metric", text)
+
+
+def target_sooner(
+    baselines: Sequence[float], plans: Sequence[float | None], *, target: float, num_never: int = 0
+) -> Check:
+    """The script's metric reaches its target sooner, seed by seed: the interval of the ratio excludes 1.
+
+    Seconds from the start of the command. Where the script never came so far, `num_never` times, all the seconds of its
+    run stand for it: the ratio is then at least what is told.
+    """
+    late = sum(reached is None for reached in plans)
+    if late:
+        return quality.failed("target", f"{target:g} was not reached with the plan at {late} of {len(plans)} seeds")
+    reached = [seconds for seconds in plans if seconds is not None]
+    if len(reached) < 3:
+        return quality.unknown("target", "fewer than three seeds were run to the end")
+    ratio = paired_speedup(baselines, reached, looks=False)
+    without = f"{statistics.fmean(baselines):.1f} s"
+    if num_never:
+        without = f"not within {without} at {num_never} of {len(baselines)} seeds"
+    text = (
+        f"{target:g} reached after {statistics.fmean(reached):.1f} s, without the plan {without}: "
+        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, "
+        f"{len(reached)} seeds"
+    )
+    if ratio.low > 1.0:
+        return quality.passed("target", text)
+    return (quality.failed if ratio.high < 1.0 else quality.unknown)("target", text)

@@ -50,8 +50,8 @@ def prove(
             culprits = doubtful
         elif metric is not None:
             # By a target the script is timed, so it must be as it is.
-            beside = _beside(judge, kept) if metric.target is None else {}
-            told, runs = check_whole_runs(judge, settings, metric, beside=beside)
+            script = _beside(judge, kept) if metric.target is None else {}
+            told, runs = check_whole_runs(judge, settings, metric, beside=script)
             checks += told
             culprits = _to_blame(told, settings)
         elif kept != settings:
@@ -80,6 +80,7 @@ def prove(
         on_pair=on_pair,
     )
     checks.append(_speed(trial, sooner=any(c.what == "target" and c.state == "passed" for c in checks)))
+    beside = _beside(judge, kept)
     before, now = runs.seconds_to_target() if runs is not None else ([], [])
     reached = [seconds for seconds in now if seconds is not None]
     proof = Proof(
@@ -87,9 +88,9 @@ def prove(
         guarantee=weakest(settings),
         speedup=trial.speedup,
         sooner=Interval(*paired_speedup(before, reached, looks=False)) if 1 < len(reached) == len(before) else None,
-        measured=_measured(trial, _ends(judge, kept), runs),
-        baseline_losses=_losses(judge, _beside(judge, kept)),
-        beside=_beside(judge, kept),
+        measured=_measured(trial, _ends(judge, beside, kept), runs, beside=beside),
+        baseline_losses=_losses(judge, beside),
+        beside=beside,
         plan_losses=_losses(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
@@ -128,35 +129,38 @@ def _first_failed(checks: Sequence[Check]) -> str:
     return next((check.text for check in checks if check.state == "failed"), "")
 
 
-def _measured(trial: Trial, ends: Sequence[Pair], runs: WholeRuns | None) -> tuple[BothSides, ...]:
+def _measured(
+    trial: Trial, ends: Sequence[Pair], runs: WholeRuns | None, *, beside: Settings
+) -> tuple[BothSides, ...]:
     """What both sides were measured by."""
-    found: dict[str, Sequence[Pair]] = {
-        "seconds a step": list(zip(trial.baseline_seconds, trial.candidate_seconds)),
-        "loss": ends,
-    }
+    found = [
+        _both("seconds a step", list(zip(trial.baseline_seconds, trial.candidate_seconds)), {}),
+        _both("loss", ends, beside),
+    ]
     if runs is not None:
-        found["metric"] = [(before.value, now.value) for before, now in zip(runs.baseline, runs.plan)]
+        values = [(before.value, now.value) for before, now in zip(runs.baseline, runs.plan)]
         what = "seconds to target, or to the end" if runs.num_never else "seconds to target"
-        found[what] = [(b, n) for b, n in zip(*runs.seconds_to_target()) if n is not None]
-    return tuple(_both(what, pairs) for what, pairs in found.items() if pairs)
+        reached = [(before, now) for before, now in zip(*runs.seconds_to_target()) if now is not None]
+        found += [_both("metric", values, runs.beside), _both(what, reached, {})]
+    return tuple(sides for sides in found if sides.plan)
 
 
-def _both(what: str, pairs: Sequence[Pair]) -> BothSides:
+def _both(what: str, pairs: Sequence[Pair], beside: Settings) -> BothSides:
     differences = [now - before for before, now in pairs]
     return BothSides(
         what=what,
         baseline=tuple(before for before, _ in pairs),
         plan=tuple(now for _, now in pairs),
+        beside=beside,
         difference=Interval(*mean_interval(differences)) if len(differences) > 1 else None,
     )
 
 
-def _ends(judge: Judge, settings: Settings) -> list[Pair]:
+def _ends(judge: Judge, beside: Settings, settings: Settings) -> list[Pair]:
     """The loss at the end of each seed that was launched on both sides."""
     found: list[Pair] = []
     for seed in range(max(SEEDS)):
-        sides = (_beside(judge, settings), settings)
-        before, now = (judge.told_before(side, shift=FAR * seed) for side in sides)
+        before, now = (judge.told_before(side, shift=FAR * seed) for side in (beside, settings))
         if before is not None and now is not None and quality.losses_seen(before, now).state == "passed":
             found.append(quality.ends_of(before, now))
     return found

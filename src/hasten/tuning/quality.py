@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hasten.records import Check
-from hasten.stats import half_width, mean_interval, paired_speedup
+from hasten.stats import half_width, mean_interval
 
 Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
@@ -86,11 +86,11 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
 def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
     """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 
-    It asks for them in the same order, in the first epoch of each dataset; afterwards for as many, and for none twice where the script asks
-    for none twice: a script without workers draws its order from the generator that its samples have drawn from. And what
-    hasten's loader hands out (in `remade`) is to the bit what the dataset makes of the same seeds, when all is over: a sample
-    follows from its index and the generators that every loader seeds. So it is the script with other random numbers, and
-    what is compared with it has the same ones.
+    It asks for them in the same order, in the first epoch of each dataset; afterwards for as many, and for none twice
+    where the script asks for none twice: a script without workers draws its order from the generator that its samples
+    have drawn from. And what hasten's loader hands out (in `remade`) is to the bit what the dataset makes of the same
+    seeds, when all is over: a sample follows from its index and the generators that every loader seeds. So it is the
+    script with other random numbers, and what is compared with it has the same ones.
     """
     if remade.get("own_trouble"):
         return unknown("samples", f"the dataset makes none in the training process: {remade['own_trouble']}")
@@ -260,54 +260,3 @@ def _end(losses: Sequence[float], others: Sequence[float]) -> float:
     """Mean of the last third of the steps that both have."""
     number = min(len(losses), len(others))
     return statistics.fmean(losses[number - max(1, number // 3) : number])
-
-
-def metric_holds(
-    baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, beside: bool = False
-) -> Check:
-    """The script's own metric, seed by seed, non-inferior by the same test. `beside`: the script drew the plan's numbers."""
-    if len(baselines) < 3:
-        return unknown("metric", "fewer than three seeds were run to the end")
-    if not all(map(math.isfinite, plans)):
-        return failed("metric", "the metric is not a number at the end of a run with the plan")
-    if not all(map(math.isfinite, baselines)):
-        return unknown("metric", "the metric is not a number at the end of a run of the script itself")
-    sign = 1.0 if higher_is_better else -1.0
-    worse = mean_interval([sign * (before - now) for before, now in zip(baselines, plans)])
-    margin = max(statistics.stdev(baselines), 0.005 * abs(statistics.fmean(baselines)))
-    text = (
-        f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if beside else ''}plan "
-        f"{statistics.fmean(baselines):.4g}; worse by at most "
-        f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
-    )
-    if worse.high <= margin:
-        return passed("metric", text)
-    return (failed if worse.low > margin else unknown)("metric", text)
-
-
-def target_sooner(
-    baselines: Sequence[float], plans: Sequence[float | None], *, target: float, num_never: int = 0
-) -> Check:
-    """The script's metric reaches its target sooner, seed by seed: the interval of the ratio excludes 1.
-
-    Seconds from the start of the command. Where the script never came so far, `num_never` times, all the seconds of its
-    run stand for it: the ratio is then at least what is told.
-    """
-    late = sum(reached is None for reached in plans)
-    if late:
-        return failed("target", f"{target:g} was not reached with the plan at {late} of {len(plans)} seeds")
-    reached = [seconds for seconds in plans if seconds is not None]
-    if len(reached) < 3:
-        return unknown("target", "fewer than three seeds were run to the end")
-    ratio = paired_speedup(baselines, reached, looks=False)
-    without = f"{statistics.fmean(baselines):.1f} s"
-    if num_never:
-        without = f"not within {without} at {num_never} of {len(baselines)} seeds"
-    text = (
-        f"{target:g} reached after {statistics.fmean(reached):.1f} s, without the plan {without}: "
-        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, "
-        f"{len(reached)} seeds"
-    )
-    if ratio.low > 1.0:
-        return passed("target", text)
-    return (failed if ratio.high < 1.0 else unknown)("target", text)

@@ -21,9 +21,8 @@ import msgspec
 import hasten
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input, recipe
-from hasten.fixes.catalog import checked, installers_of, start_seconds_of, variables_of
+from hasten.fixes.catalog import checked, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.interventions import START
 from hasten.measurement.launch import command_words
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.results import RESULTS, make_folder
@@ -35,7 +34,7 @@ from hasten.tuning.edits import edits_for
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import Judge
-from hasten.tuning.manner import KEEPING, SEED, Manner, limited, manner_of, warm
+from hasten.tuning.manner import KEEPING, Manner, manner_of, told_under
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
@@ -146,7 +145,6 @@ class _Tuning:
     def _measured(self, settings: Settings, what: str, *, quick: bool = False, manner: Manner | None = None) -> Run:
         self.journal.tell(what)
         manner = manner or Manner()
-        fixes = installers_of(limited(settings, manner))
         with tempfile.TemporaryFile() as output:
             wanted = Wanted(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
@@ -154,7 +152,7 @@ class _Tuning:
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec={"plugins": [START], "fixes": fixes, "seed": SEED, **warm(manner)},
+                spec=told_under(settings, manner),
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
@@ -341,5 +339,4 @@ def _times_an_epoch(facts: Facts) -> dict[str, float]:
 
 
 def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:
-    shown = fix if value is True else f"{fix} = {value}"
-    return f"{shown}: {format.ratio(estimate.value)} after {number} pairs"
+    return f"{format.setting(fix, value)}: {format.ratio(estimate.value)} after {number} pairs"

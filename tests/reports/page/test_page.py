@@ -135,6 +135,16 @@ def test_what_is_missing_is_left_out(changes):
     ).replace("nano", "")
 
 
+def test_what_the_script_was_seen_under_is_said_beside_the_plans_figures():
+    tuning = search(full_run())
+    loss = next(sides for sides in tuning.proof.measured if sides.what == "loss")
+    drawn = msgspec.structs.replace(loss, beside={"loader": True, "num_workers": 2})
+    proof = msgspec.structs.replace(tuning.proof, measured=(drawn,), beside={"loader": True})
+    html = page(told_of(full_run(), tuning=msgspec.structs.replace(tuning, proof=proof)))
+    assert "beside the script with loader, num_workers = 2" in html
+    assert any(text.startswith("the script with loader") for text in labels(html, "losses"))
+
+
 def test_losses_that_are_not_finite_are_gaps():
     run = full_run()
     tuning = search(run)

@@ -117,7 +117,7 @@ def _under(told: Told) -> str:
     """What the run under the plan is called: one that had a part of it is named by that."""
     if told.tuning is None or not told.under or told.under == told.tuning.settings:
         return "after"
-    return "under " + ", ".join(f"{name} = {value}" for name, value in told.under.items())
+    return f"under {format.settings(told.under)}"
 
 
 def _charts(told: Told) -> Iterable[Chart]:
@@ -181,7 +181,7 @@ def _edit(edit: Edit) -> dict[str, object]:
 def _trial(trial: Trial, tuning: Tuning | None) -> dict[str, str]:
     kept = tuning is not None and trial.verdict == "faster" and trial.fix in tuning.settings
     return {
-        "fix": trial.fix if trial.value is True else f"{trial.fix} = {trial.value}",
+        "fix": format.setting(trial.fix, trial.value),
         "speedup": format.ratio_interval(trial.speedup, unknown=""),
         "verdict": "kept" if kept else "not kept" if trial.verdict == "faster" else trial.verdict,
         "pairs": str(len(trial.baseline_seconds) or ""),
@@ -195,7 +195,7 @@ def _heats(tuning: Tuning | None) -> list[tuple[str, str, str]]:
     """A recipe, when it reached the target, and its metric at the end."""
     found: list[tuple[str, str, str]] = []
     for heat in tuning.heats if tuning is not None else ():
-        name = ", ".join(f"{name} = {value}" for name, value in heat.settings.items()) or "as it is"
+        name = format.settings(heat.settings, none="as it is")
         reached = format.seconds(heat.reached, unknown="never")
         found.append(
             (name, reached if not heat.note else heat.note, "" if heat.metric is None else f"{heat.metric:g}")
@@ -208,19 +208,18 @@ def _proof(proof: Proof) -> dict[str, object]:
         "verdict": proof.verdict,
         "guarantee": proof.guarantee,
         "speedup": format.ratio_interval(proof.speedup),
-        "measured": [_both(sides, proof) for sides in proof.measured],
+        "measured": [_both(sides) for sides in proof.measured],
         "checks": [(check.what, check.state, check.text) for check in proof.checks],
         "taken_out": list(taken_out(proof).items()),
     }
 
 
-def _both(sides: BothSides, proof: Proof) -> tuple[str, ...]:
+def _both(sides: BothSides) -> tuple[str, ...]:
     """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
     what = WHAT.get(sides.what, sides.what)
-    drawn_alike = sides.what == "loss" or (sides.what == "metric" and proof.sooner is None)
-    if drawn_alike and proof.beside:
-        what = f"{what}, beside {beside(proof)}"
+    if sides.beside:
+        what = f"{what}, beside {beside(sides.beside)}"
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)
@@ -241,7 +240,7 @@ def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
     names = [name for name in {**plan, **one.settings} if plan.get(name) != one.settings.get(name)]
     ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.ended))
     gain = format.ratio(one.samples_per_second / one.baseline_rate) if one.baseline_rate else ""
-    changed = ", ".join(f"{name} = {one.settings.get(name, 'off')}" for name in names)
+    changed = format.settings({name: one.settings.get(name, "off") for name in names})
     return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
 
 

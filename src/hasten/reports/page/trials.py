@@ -101,7 +101,7 @@ def _drawn(trial: Trial) -> bool:
 
 
 def _name(trial: Trial) -> str:
-    return short(trial.fix if trial.value is True else f"{trial.fix} = {trial.value}")
+    return short(format.setting(trial.fix, trial.value))
 
 
 def _row(name: str, trial: Trial, tuning: Tuning) -> dict[str, object]:
@@ -127,7 +127,7 @@ def losses(tuning: Tuning) -> Chart | None:
     proof = tuning.proof
     if proof is None:
         return None
-    sides = ((beside(proof), proof.baseline_losses), ("under the plan", proof.plan_losses))
+    sides = ((beside(proof.beside), proof.baseline_losses), ("under the plan", proof.plan_losses))
     rows = [
         {"side": side, "step": step + 1, "loss": loss, "says": f"{side}, step {step + 1}: loss {loss:.4g}"}
         for side, seen in sides
