@@ -18,6 +18,17 @@ def saved(state):
     return torch.load(file, weights_only=True)
 
 
+def rest_and_resumed(loader, other):
+    """What follows a loader's first batch, and what another that is given its state hands out."""
+    batches = iter(loader)
+    next(batches)
+    state = saved(loader.state_dict())
+    rest = list(batches)
+    torch.manual_seed(4)
+    other.load_state_dict(state)
+    return rest, list(other)
+
+
 @pytest.mark.parametrize("before, after", [(0, 2), (2, 0), (2, 1)])
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("persistent", [False, True])
@@ -64,14 +75,7 @@ def test_repeated_indices_go_on_with_their_own_draws():
         return Loader(Drawing(), 4, sampler=WeightedRandomSampler([1.0, 1.0] + [0.0] * 39, 24))
 
     torch.manual_seed(2)
-    loader = make()
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    rest = list(batches)
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert same(list(resumed), rest)
+    assert same(*rest_and_resumed(make(), make()))
 
 
 def test_an_order_that_is_drawn_when_it_is_asked_for_is_drawn_alike():
@@ -83,15 +87,7 @@ def test_an_order_that_is_drawn_when_it_is_asked_for_is_drawn_alike():
             return iter(torch.randperm(41).tolist())
 
     torch.manual_seed(3)
-    loader = Loader(Drawing(), 4, sampler=Eager())
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    rest = list(batches)
-    torch.manual_seed(4)
-    resumed = Loader(Drawing(), 4, sampler=Eager())
-    resumed.load_state_dict(state)
-    assert same(list(resumed), rest)
+    assert same(*rest_and_resumed(*(Loader(Drawing(), 4, sampler=Eager()) for _ in range(2))))
 
 
 class EagerBatches:
@@ -111,19 +107,8 @@ class EagerBatches:
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_batches_that_are_drawn_when_they_are_asked_for_are_drawn_alike(settings):
-    def make():
-        return Loader(Drawing(), batch_sampler=EagerBatches(), **settings)
-
     torch.manual_seed(3)
-    loader = make()
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    rest = list(batches)
-    torch.manual_seed(4)
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert same(list(resumed), rest)
+    assert same(*rest_and_resumed(*(Loader(Drawing(), batch_sampler=EagerBatches(), **settings) for _ in range(2))))
 
 
 def test_a_generator_of_the_loaders_own_goes_on_too():
@@ -142,14 +127,7 @@ def test_a_generator_of_the_loaders_own_goes_on_too():
 
 def test_data_in_memory_resumes_too():
     data = TensorDataset(torch.arange(50))
-    loader = Loader(data, 7, shuffle=True)
-    batches = iter(loader)
-    next(batches)
-    state = saved(loader.state_dict())
-    rest = list(batches)
-    resumed = Loader(data, 7, shuffle=True)
-    resumed.load_state_dict(state)
-    assert same(list(resumed), rest)
+    assert same(*rest_and_resumed(*(Loader(data, 7, shuffle=True) for _ in range(2))))
 
 
 def test_a_loop_that_was_left_can_be_gone_on_with():
