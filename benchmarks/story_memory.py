@@ -19,7 +19,7 @@ from story_common import FOLDERS, hasten, scratch
 from hasten.workloads.catalog import WORKLOADS
 
 REPEATS = 40  # of each photograph: prepared, all of them are twice what the limit allows
-ROOM = 6 << 30  # bytes of address space; libraries and threads reserve two thirds of it
+ROOM = 5480 << 20  # bytes of address space: batches of 512 take 240 MiB more than that
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
 
 

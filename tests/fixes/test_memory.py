@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hasten.fixes.inside import memory
+from hasten.fixes.inside.recompute import blocks_of, recomputing
 
 
 class Text(nn.Module):
@@ -182,22 +183,23 @@ class Packed:
 class Blocks(nn.Module):
     """Six blocks with batch statistics and dropout, and a head; memory may run out in the middle of its backward."""
 
-    def __init__(self, *, fails=(), hoard=None):
+    def __init__(self, *, fails=(), hoard=None, in_a_row=False):
         super().__init__()
         torch.manual_seed(0)
         hoard = hoard or nn.Identity()
         self.stem = nn.Linear(4, 8)
-        self.layers = nn.Sequential(
-            *(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), hoard) for _ in range(6))
-        )
+        blocks = [[nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), hoard] for _ in range(6)]
+        row = [layer for block in blocks for layer in block]
+        self.layers = nn.Sequential(*row) if in_a_row else nn.Sequential(*(nn.Sequential(*b) for b in blocks))
         self.head = nn.Linear(8, 2)
         self.fails = list(fails)  # numbers of the backwards in which there is no memory
 
     def forward(self, x):
-        x = self.layers[:3](self.stem(x))
+        half = len(self.layers) // 2
+        x = self.layers[:half](self.stem(x))
         if x.requires_grad and self.fails:
             x.register_hook(self.refuse)
-        return self.head(self.layers[3:](x))
+        return self.head(self.layers[half:](x))
 
     def refuse(self, _):
         if self.fails.pop(0):
@@ -208,14 +210,17 @@ def statistics_of(model):
     return [buffer.clone() for buffer in model.buffers()]
 
 
-def test_a_model_with_batch_statistics_is_made_block_by_block_where_memory_runs_out_in_forward(put_on, capfd):
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_a_model_with_batch_statistics_is_made_block_by_block_where_memory_runs_out_in_forward(
+    put_on, capfd, in_a_row
+):
     torch.manual_seed(1)
-    whole = Blocks()
+    whole = Blocks(in_a_row=in_a_row)
     expected = fit(whole)
     put_on("micro_batch", "auto")
     torch.manual_seed(1)
     hoard = Hoard(most=30)
-    model = Blocks(hoard=hoard)
+    model = Blocks(hoard=hoard, in_a_row=in_a_row)
     with hoard.counting():
         losses, parameters = fit(model)
     assert close(statistics_of(model), statistics_of(whole)), "a forward that failed was counted"
@@ -224,11 +229,12 @@ def test_a_model_with_batch_statistics_is_made_block_by_block_where_memory_runs_
     assert "6 blocks of the model are made again; no step is lost" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("in_a_row", [False, True])
 @pytest.mark.parametrize("fails", [[True], [False, False, True]], ids=["first", "third"])
-def test_and_in_backward(put_on, capfd, fails):
+def test_and_in_backward(put_on, capfd, fails, in_a_row):
     def trained_blocks(**settings):
         torch.manual_seed(1)
-        model = Blocks(**settings)
+        model = Blocks(in_a_row=in_a_row, **settings)
         return *fit(model), statistics_of(model)
 
     losses, parameters, statistics = trained_blocks()
@@ -238,6 +244,34 @@ def test_and_in_backward(put_on, capfd, fails):
     assert close(found[1], parameters)
     assert close(found[2], statistics), "a forward that was made again was counted twice"
     assert "no step is lost" in capfd.readouterr().err
+
+
+class Row(nn.Module):
+    """Layers in a row, one of them in two places, of which only some are gone through."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.layers = nn.Sequential(first, nn.BatchNorm1d(4), nn.ReLU(inplace=True), second, nn.Tanh(), second)
+
+    def forward(self, x):
+        for layer in self.layers[1:2]:
+            x = layer(x)
+        return self.layers[:2](x) + self.layers(x) + self.layers[2:5](x.clone())
+
+
+def test_a_part_of_a_row_is_computed_as_that_part():
+    model, x = Row(), torch.randn(8, 4)
+    stretches = blocks_of(model)
+    assert [len(stretch) for stretch in stretches] == [3, 2, 1]
+    expected = model(x)
+    with recomputing(stretches):
+        found = model(x)
+        assert [*model.layers] == [*model.layers.children(), model.layers[-1]], "whoever looks sees the layers"
+    assert torch.equal(found, expected)
+    gradients = (torch.autograd.grad(y.sum(), [*model.parameters()]) for y in (found, expected))
+    assert close(*gradients)
 
 
 class Scan(nn.Module):
