@@ -163,6 +163,7 @@ def limited_memory() -> Chart | None:
 PICTURED: dict[str, Callable[[], Chart | None]] = {
     "tune": tuned_scripts,
     "xray": functools.partial(story_steps, "xray"),
+    "feed": functools.partial(story_steps, "waiting"),
     "superres-before": functools.partial(story_machine, "superres", after=False),
     "superres-after": functools.partial(story_machine, "superres", after=True),
     "superres-limit": limited_memory,

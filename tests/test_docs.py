@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -188,3 +189,32 @@ def test_every_target_of_the_makefile_explains_itself():
 
 def test_the_changelog_knows_this_version():
     assert f"## [{hasten.__version__}]" in text("CHANGELOG.md")
+
+
+def intervals(told):
+    """Every figure with an interval in a result, as a page writes it, to one digit and to two."""
+    if isinstance(told, dict):
+        ends = [told.get(name) for name in ("value", "low", "high")]
+        yield from written(ends)
+        for one in told.values():
+            yield from intervals(one)
+    elif isinstance(told, list):
+        yield from written(told)
+        for one in told:
+            yield from intervals(one)
+
+
+def written(ends):
+    if len(ends) == 3 and all(isinstance(end, float) for end in ends):
+        for digits in (1, 2):
+            yield "{:.{d}f} ({:.{d}f} to {:.{d}f})".format(*ends, d=digits)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/stories.md"])
+def test_every_speed_with_an_interval_is_one_of_a_committed_result(page):
+    results = (ROOT / "benchmarks" / "results").rglob("*.json")
+    measured = {figure for path in results for figure in intervals(json.loads(path.read_text(encoding="utf-8")))}
+    told = re.findall(r"\b(\d+\.\d+)(?:x| times)? \((\d+\.\d+) to (\d+\.\d+)\)", text(page))
+    assert told, "the pattern finds those that there are"
+    figures = [f"{value} ({low} to {high})" for value, low, high in told]
+    assert [figure for figure in figures if figure not in measured] == []
