@@ -48,6 +48,16 @@ def test_a_story_is_told_by_a_plain_script(made, name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_each_story_is_told_in_a_notebooks_cell_too(made, tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    told = {name: ["--data", str(made[name]), "--images", "64", "--epochs", "2", *TINY[name]] for name in MAKE}
+    cells = [f'%run "{WORKLOADS[name].script}" {" ".join(words)}' for name, words in told.items()]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for name, cell in zip(told, notebook.cells):
+        assert re.search(SAYS[name], "".join(output.get("text", "") for output in cell.outputs)), name
+
+
 def test_the_storys_own_cache_trains_as_well(made):
     result = run(
         "superres", "--data", made["superres"], "--epochs", 1, "--ram-cache", "--repeats", 2, *TINY["superres"]
