@@ -12,7 +12,7 @@ limit   superres in a control group with less memory than the samples take: with
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
         nothing but make samples: the ceiling of any loader
-grow    feed with `--grow` in an address space of ROOM bytes: by itself, and under `hasten run`
+grow    feed with `--grow`: with room; in an address space of ROOM bytes by itself; there under `hasten run`
 
 Prints tables and one JSON line; everything that was measured goes to benchmarks/results/stories/.
 """
