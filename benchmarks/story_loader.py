@@ -27,7 +27,7 @@ from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.folders import choose, read_classes, read_unlabelled
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-EPOCH = 8  # times the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
+EPOCH = 16  # times the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
 ASKED = 0.95  # of the work of what is held is to be saved
 SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
 

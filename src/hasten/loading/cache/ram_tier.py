@@ -11,9 +11,9 @@ only while it lies between two of the words, FLOOR and CEILING.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -25,18 +25,20 @@ from hasten.loading.cache.tiers import MISSING, Missing
 from hasten.loading.memory.packing import Packed
 from hasten.loading.memory.sharing import PAGE, SharedFile, round_up, write_at
 from hasten.loading.memory.turns import turn
+from hasten.loading.memory.view import PrivateView
 from hasten.loading.recipe import Recipe
 
 R = TypeVar("R")
 FLOOR, CEILING, USED = range(3)
 VIEWED_FROM = 64 << 10  # bytes; to copy a smaller value costs less than pages of its own would waste
+MOST_LENT = 16  # parcels at once, those included of which somebody kept an array: their memory is taken twice
 LOOK_EVERY = 64 << 20  # bytes filled, by whomever, between two looks at how much memory is left
 
 
 class _Place(NamedTuple):
     """Where a parcel is: in this process's view, and in the file."""
 
-    view: mmap.mmap
+    view: PrivateView
     start: int
     offset: int
     size: int
@@ -56,7 +58,7 @@ class RamTier:
         self.budget = budget
         self._start = PAGE + round_up(8 * num_samples)
         self._capacity = (budget - self._start) // PAGE * PAGE
-        if not hasattr(os, "pwrite"):
+        if not hasattr(os, "preadv"):
             raise OSError("memory is not shared on this platform")
         if self._capacity <= 0:
             raise OSError(f"{num_samples} samples cannot be kept in {budget} bytes of memory")
@@ -70,7 +72,8 @@ class RamTier:
     def _map_tables(self) -> None:
         tables = memoryview(self._file.map(self._start)).cast("Q")
         self._words, self._offsets = tables[: PAGE // 8], tables[PAGE // 8 :]
-        self._view: tuple[mmap.mmap, int] | None = None
+        self._view: tuple[PrivateView, int] | None = None
+        self._lent: dict[int, object] = {}  # where parcels lie that are lent now, or of which somebody kept an array
         self._least = 0  # bytes of the smallest value that came by in this process
 
     def __getstate__(self) -> dict[str, object]:
@@ -101,35 +104,22 @@ class RamTier:
     def get(self, key: bytes, use: Callable[[Any, Opened], R]) -> R | Missing:
         """What `use` makes of the value and its parcel, or MISSING.
 
-        The value's arrays are read-only. Its tensors can be written to; no other process sees that, and it is undone
-        afterwards.
+        The value is lent: its arrays are read-only, and what is written past that, or to its tensors, is seen by no
+        other process and undone afterwards. Who keeps an array all the same keeps it as it is, and gets copies soon.
         """
         place = self._find(key)
         if place is None:
             return MISSING
-        view, start, offset, size = place
-        # Only Linux forgets what was written to a private view.
-        viewed = size >= VIEWED_FROM and sys.platform == "linux" and not memoryview(view).readonly
-        memory = memoryview(view)[start : start + size]
+        is_lent = self._lend(place)
+        roots: list[weakref.ref[Any]] = []
         try:
-            opened = open_parcel(memory if viewed else memoryview(bytearray(memory)), key, checked=False)
-            unpacked = opened and opened.unpacked(sealed=viewed)
-        except Exception:  # the memory was given back, or this process does not know the value's class
-            return self._dropped(offset, size)
-        if opened is None or unpacked is None or not self._holds(offset, size):
-            return self._dropped(offset, size)
-        if not viewed:
-            return use(unpacked.value, opened)
-        try:
-            result = use(unpacked.value, opened)
-        except Exception:
-            if self._holds(offset, size):
-                raise
-            return self._dropped(offset, size)
+            found = self._used(place, key, use, roots, is_lent=is_lent)
         finally:
-            if unpacked.is_written():
-                view.madvise(mmap.MADV_DONTNEED, start, round_up(size))
-        return result if self._holds(offset, size) else self._dropped(offset, size)
+            if is_lent:
+                self._take_back(place, roots)
+        if found is not MISSING and (not is_lent or self._holds(place.offset, place.size)):
+            return found
+        return self._dropped(place.offset, place.size)
 
     def put(self, key: bytes, packed: Packed, seconds: float) -> bool:
         """Keep a value. False when there is no room or it is there already. Raises OSError when memory runs out."""
@@ -212,14 +202,57 @@ class RamTier:
         known = self._view
         if known is None or known[1] != floor:
             try:
-                known = self._view = self._file.map_private(floor, self._capacity), floor
+                known = self._view = PrivateView(self._file, floor, self._capacity), floor
             except OSError:  # no room for a view in this process
                 return None
         start = max(0, offset - floor)  # less than 0 where the tier was cleared just now
-        size = size_at(memoryview(known[0])[start : start + HEAD_SIZE], key)
+        size = size_at(known[0].memory[start : start + HEAD_SIZE], key)
         if size is None or not self._holds(offset, size):
             return None
         return _Place(known[0], start, offset, size)
+
+    def _lend(self, place: _Place) -> bool:
+        """Whether the parcel's own bytes are to be used: not by two threads at once, and not after somebody kept them."""
+        if place.size < VIEWED_FROM or len(self._lent) >= MOST_LENT or not place.view.can_lend:
+            return False
+        mine = object()
+        return self._lent.setdefault(place.offset, mine) is mine
+
+    def _used(
+        self,
+        place: _Place,
+        key: bytes,
+        use: Callable[[Any, Opened], R],
+        roots: list[weakref.ref[Any]],
+        *,
+        is_lent: bool,
+    ) -> R | Missing:
+        """What `use` makes of the value; `roots` gets what tells whether somebody keeps of it what was lent."""
+        view, start, offset, size = place
+        memory = view.memory[start : start + size] if is_lent else memoryview(self._file.read(offset, size))
+        try:
+            opened = open_parcel(memory, key, checked=False)
+            unpacked = opened and opened.unpacked(sealed=is_lent)
+        except Exception:  # the memory was given back, or this process does not know the value's class
+            return MISSING
+        if opened is None or unpacked is None or not self._holds(offset, size):
+            return MISSING
+        roots += unpacked.roots
+        try:
+            return use(unpacked.value, opened)
+        except Exception:
+            if self._holds(offset, size):
+                raise
+            return MISSING
+
+    def _take_back(self, place: _Place, roots: list[weakref.ref[Any]]) -> None:
+        view, start, offset, size = place
+        if any(root() is not None for root in roots):
+            view.own(start, size)
+            return
+        if view.is_written(start, size):
+            view.forget(start, size)
+        del self._lent[offset]
 
     def _dropped(self, offset: int, size: int) -> Missing:
         """To read or write memory that was given back takes it again."""

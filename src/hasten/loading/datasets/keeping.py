@@ -1,7 +1,8 @@
 """A sample, or what goes into a transform, in a form that can be kept, and back.
 
 In: nests of tuples, lists and dicts. Out: the same nests, whose leaves nobody else holds: images as arrays, copies of
-arrays and tensors. Refuses to know where they are kept, and what cannot be had back exactly as it was.
+arrays and tensors; but an array that was read-only comes back as a view. Refuses to know where they are kept, and what
+cannot be had back exactly as it was.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ class Picture:
     info: dict[Any, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """An array that was read-only, as those are that view an image of Pillow's: whoever gets it need have no copy."""
+
+    array: np.ndarray[Any, Any]
+
+
 def kept(value: Any, *, any_image: bool = False) -> Any:
     """The form to keep. Raises UnkeepableError.
 
@@ -39,7 +47,10 @@ def kept(value: Any, *, any_image: bool = False) -> Any:
 
 
 def opened(value: Any, results: list[Any]) -> Any:
-    """From the kept form, which stays as it is. `results` stand in for promises."""
+    """From the kept form, which stays as it is. `results` stand in for promises.
+
+    What was read-only views the kept form.
+    """
     return _mapped(value, lambda leaf: _opened_leaf(leaf, results))
 
 
@@ -61,7 +72,8 @@ def _kept_leaf(leaf: Any, any_image: bool) -> Any:
     if kind in SCALARS or isinstance(leaf, np.generic):
         return leaf
     if kind is np.ndarray and not leaf.dtype.hasobject:
-        return leaf.copy(order="K")
+        copy = leaf.copy(order="K")
+        return copy if leaf.flags.writeable else Sealed(copy)
     if isinstance(leaf, torch.Tensor):
         return _copied(leaf)
     if kind is Image.Image or (any_image and isinstance(leaf, Image.Image) and kind.__module__.startswith("PIL.")):
@@ -78,6 +90,10 @@ def _opened_leaf(leaf: Any, results: list[Any]) -> Any:
         return result if leaf.part is None else result[leaf.part]
     if kind is np.ndarray:
         return leaf.copy(order="K")
+    if kind is Sealed:
+        view = leaf.array.view()
+        view.flags.writeable = False
+        return view
     if kind is Picture:
         image = Image.fromarray(leaf.pixels)
         image.info = dict(leaf.info)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -42,12 +43,8 @@ class Unpacked:
     """A value whose arrays and tensors view memory."""
 
     value: Any
-    tensors: list[torch.Tensor]
-    """Those that do: memory cannot be made read-only for a tensor, but a tensor counts the writes to it."""
-
-    def is_written(self) -> bool:
-        """Whether a tensor has been changed in place since it was unpacked."""
-        return any(tensor.is_inference() or tensor._version for tensor in self.tensors)  # pyright: ignore[reportPrivateUsage]
+    roots: list[weakref.ref[_Array]]
+    """What they view it through: alive for as long as any of them, or anything that views one of them."""
 
 
 def pack(value: object) -> Packed:
@@ -90,29 +87,22 @@ def unpack(header: bytes | memoryview, memory: memoryview, *, sealed: bool = Fal
     """
     (num_buffers,) = _HEAD.unpack_from(header)
     entries = struct.unpack_from(f"<{num_buffers}Q", header, _HEAD.size)
-    tensors: list[torch.Tensor] = []
-    buffers: list[memoryview | _TensorMemory] = []
+    roots: list[_Array] = []
     start = 0
     for entry in entries:
         size, is_tensor = divmod(entry, 2)
         stretch = memory[start : start + size]
         start += aligned(size)
-        buffers.append(_TensorMemory(stretch, tensors) if is_tensor else stretch.toreadonly() if sealed else stretch)
+        # Memory cannot be made read-only for a tensor.
+        roots.append(np.ndarray(size, np.uint8, stretch.toreadonly() if sealed and not is_tensor else stretch))
     pickled = memoryview(header)[_HEAD.size * (1 + num_buffers) :]
-    return Unpacked(pickle.loads(pickled, buffers=buffers), tensors)
+    value = pickle.loads(pickled, buffers=map(memoryview, roots))  # pyright: ignore[reportArgumentType]
+    return Unpacked(value, [weakref.ref(root) for root in roots])
 
 
 def aligned(size: int) -> int:
     """The next multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-@dataclass(frozen=True)
-class _TensorMemory:
-    """What unpickling hands to `_tensor` in a buffer's stead, so that the tensor is noted."""
-
-    memory: memoryview
-    tensors: list[torch.Tensor]
 
 
 class _Packer(pickle.Pickler):
@@ -184,7 +174,7 @@ def _array(
 
 
 def _tensor(
-    place: _TensorMemory,
+    memory: memoryview,
     dtype: str,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
@@ -195,8 +185,7 @@ def _tensor(
     if 0 in shape:
         tensor = torch.empty_strided(shape, strides, dtype=element)
     else:
-        tensor = torch.frombuffer(place.memory, dtype=element).as_strided(shape, strides)
-        place.tensors.append(tensor)
+        tensor = torch.frombuffer(memory, dtype=element).as_strided(shape, strides)
     if kind is torch.Tensor:
         return tensor
     typed = tensor.as_subclass(kind)

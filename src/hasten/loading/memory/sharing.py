@@ -76,6 +76,12 @@ class SharedFile:
         except OSError:
             return mmap.mmap(self.descriptor, size, access=mmap.ACCESS_READ, offset=offset)
 
+    def read(self, offset: int, size: int) -> bytearray:
+        """A copy of a stretch."""
+        memory = bytearray(size)
+        os.preadv(self.descriptor, [memory], offset)
+        return memory
+
     def free(self, start: int, end: int) -> None:
         """Give the memory of the whole pages between two offsets back; they read as zeros thereafter."""
         start, end = round_up(start), round_up(end)
