@@ -7,7 +7,7 @@ DATA holds photos/ and tiny/ (class folders), xray/ (films and labels.csv) and s
 tuned   `hasten speedtest NAME --data DIR` for each story, its whole record
 waiting the same for feed on one thread, so that the other cores are the loader's: the data wait that its plan leaves
 held    superres: how fast its input is in the second epoch, by the share of the samples that the cache may hold, against
-        epochs without a cache; 1 / (1 - 0.95 x share) is asked for
+        the first and against epochs without a cache; 1 / (1 - 0.95 x share) is asked for
 limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the story's own
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do

@@ -33,27 +33,30 @@ SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
 
 
 def held(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Second epochs of the loader alone, with and without a cache, in turn."""
+    """Second epochs of the loader alone against the first, which fills the cache, and against epochs without one."""
     need = epoch_seconds(data, budget=1 << 40)["bytes"]
     found: dict[str, Any] = {"bytes": need, "file_bytes": file_bytes(data), "shares": {}}
     for share in SHARES:
-        with_cache, without, kept = [], [], []
+        with_cache, without, filling, kept = [], [], [], []
         for number in range(wanted.rounds):
             for budget in (0, int(share * need * 1.02)) if number % 2 == 0 else (int(share * need * 1.02), 0):
                 told = epoch_seconds(data, budget=budget)
                 (with_cache if budget else without).append(told["second"])
                 if budget:
+                    filling.append(told["first"])
                     kept.append(told["bytes"] / need)
-        speedup = paired_speedup(without, with_cache, looks=False)
+        of_first, speedup = (paired_speedup(side, with_cache, looks=False) for side in (filling, without))
         share_held = statistics.fmean(kept)
         asked = 1 / (1 - ASKED * share_held)
         found["shares"][share] = {
             "held": share_held,
+            "of_first": of_first,
             "speedup": speedup,
             "asked": asked,
-            "seconds": [without, with_cache],
+            "seconds": {"first": filling, "second": with_cache, "without": without},
         }
-        print(f"held {share_held:.2f}: {shown(speedup)}, asked for {asked:.2f}", flush=True)
+        words = f"{shown(of_first)} times its first epoch, {shown(speedup)} epochs without a cache"
+        print(f"held {share_held:.2f}: {words}, asked for {asked:.2f}", flush=True)
     yield "held", found
 
 
