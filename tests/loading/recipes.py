@@ -29,7 +29,7 @@ def through_memory(value):
     header, buffers, size = pack(value)
     memory = bytearray(size)
     write_buffers(buffers, memoryview(memory))
-    return unpack(header, memoryview(memory), sealed=True).value
+    return unpack(header, memoryview(memory)).value
 
 
 def normal(sample):

@@ -226,13 +226,12 @@ class TestMemory:
 
     pytestmark = [linux, pytest.mark.usefixtures("no_pressure")]
 
-    def test_arrays_cannot_be_written_and_writes_to_tensors_are_undone(self):
+    def test_what_is_written_to_a_value_is_undone(self):
         tier, recipe = RamTier(8 << 20, num_samples=10), Numbered()
         put(tier, 1, recipe)
 
         def spoil(value, _):
-            with pytest.raises(ValueError):
-                value["mean"][0] = 2
+            value["mean"][0] = 2
             value["image"].zero_()
             return int(value["image"].numpy().sum())
 

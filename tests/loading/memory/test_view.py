@@ -1,8 +1,11 @@
-"""A stretch of a shared file that a process may lend: what is written there is its own, noticed, and undone."""
+"""Bytes that are lent are as they were when they are taken back, and what a borrower kept of them is his."""
 
+import gc
 import os
 import sys
+import weakref
 
+import numpy as np
 import pytest
 
 from hasten.loading.memory import view as view_module
@@ -20,55 +23,110 @@ def file():
     made.close()
 
 
-def test_a_write_is_noticed_on_its_page_and_undone(file):
-    view = PrivateView(file, PAGE, 3 * PAGE)
-    assert view.can_lend and bytes(view.memory[::PAGE]) == b"\1\2\3"
-    assert not view.is_written(0, 3 * PAGE)
-    view.memory[2 * PAGE - 1] = 99
-    assert view.is_written(0, 3 * PAGE) and view.is_written(PAGE, 10)
-    assert not view.is_written(0, PAGE) and not view.is_written(2 * PAGE, PAGE)
-    view.forget(PAGE, 10)
-    assert not view.is_written(0, 3 * PAGE) and view.memory[2 * PAGE - 1] == 2
+@pytest.fixture
+def untried():
+    """Whether writes can be undone is tried anew, then and afterwards."""
+    view_module._writes_can_be_undone.cache_clear()
+    yield
+    view_module._writes_can_be_undone.cache_clear()
 
 
-def test_a_write_is_seen_by_no_other_view(file):
-    view, other = PrivateView(file, 0, PAGE), PrivateView(file, 0, PAGE)
-    view.memory[0] = 99
-    assert other.memory[0] == 0 and not other.is_written(0, PAGE) and os.pread(file.descriptor, 1, 0) == b"\0"
+def borrowed(view, start, size):
+    array = np.ndarray(size, np.uint8, view.lend(start, size))
+    return array, [weakref.ref(array)]
 
 
-def test_what_is_made_its_own_outlives_the_files_memory(file):
+def first_bytes(view, count=4):
+    return bytes(view.memory[: count * PAGE : PAGE])
+
+
+def test_what_is_written_is_undone_and_seen_by_no_other_view(file):
+    view, other = PrivateView(file, 0, 4 * PAGE), PrivateView(file, 0, 4 * PAGE)
+    lent = view.lend(PAGE, PAGE + 1)
+    lent[0] = lent[PAGE] = 99
+    assert first_bytes(view) == b"\0\x63\x63\3" and first_bytes(other) == b"\0\1\2\3"
+    view.take_back(PAGE, PAGE + 1, [])
+    assert first_bytes(view) == b"\0\1\2\3"
+
+
+def test_pages_that_nobody_wrote_to_stay_mapped(file, monkeypatch):
     view = PrivateView(file, 0, 4 * PAGE)
-    view.own(PAGE, PAGE + 1)
+    monkeypatch.setattr(view, "forget", lambda *_: pytest.fail("to map them again takes longer than to ask"))
+    assert sum(view.lend(0, 4 * PAGE)) == PAGE * 6
+    view.take_back(0, 4 * PAGE, [])
+
+
+def test_nothing_is_lent_twice_at_once(file):
+    view = PrivateView(file, 0, 4 * PAGE)
+    assert view.lend(0, PAGE) is not None
+    assert view.lend(0, PAGE) is None and view.lend(PAGE, PAGE) is not None
+    view.take_back(0, PAGE, [])
+    assert view.lend(0, PAGE) is not None
+
+
+def test_what_a_borrower_keeps_is_his_and_outlives_the_files_memory(file):
+    view = PrivateView(file, 0, 4 * PAGE)
+    array, roots = borrowed(view, PAGE, PAGE + 1)
+    view.take_back(PAGE, PAGE + 1, roots)
+    assert view.lend(PAGE, PAGE + 1) is None
     file.free(0, 4 * PAGE)
-    assert bytes(view.memory[::PAGE]) == b"\0\1\2\0"
+    assert first_bytes(view) == b"\0\1\2\0" and array.tolist() == [1] * PAGE + [2]
 
 
-def test_a_child_process_notices_its_own_writes_and_not_its_parents(file):
-    view = PrivateView(file, 0, 2 * PAGE)
-    assert view.can_lend
+def test_what_nobody_keeps_any_more_is_lent_again_as_it_was(file):
+    view = PrivateView(file, 0, 4 * PAGE)
+    array, roots = borrowed(view, 0, PAGE)
+    view.take_back(0, PAGE, roots)
+    array[:] = 99
+    del array
+    gc.collect()
+    assert bytes(view.lend(0, PAGE)) == bytes(PAGE)
+
+
+def test_nothing_is_lent_while_borrowers_keep_too_much(file, monkeypatch):
+    monkeypatch.setattr(view_module, "MOST_KEPT", 2 * PAGE)
+    view = PrivateView(file, 0, 4 * PAGE)
+    held = []
+    for start in (0, PAGE):
+        array, roots = borrowed(view, start, PAGE)
+        held.append(array)
+        del array
+        view.take_back(start, PAGE, roots)
+    assert view.lend(3 * PAGE, PAGE) is None
+    held.pop()
+    assert view.lend(3 * PAGE, PAGE) is not None
+
+
+def test_a_child_process_undoes_its_own_writes_and_not_its_parents(file):
+    view = PrivateView(file, 0, 4 * PAGE)
+    lent = view.lend(0, PAGE)
+    lent[0] = 99
     pid = os.fork()
     if pid == 0:
-        told = []
+        seen = []
         try:
-            told.append(view.is_written(0, 2 * PAGE))
-            view.memory[0] = 99
-            told += [view.is_written(0, PAGE), view.is_written(PAGE, PAGE)]
+            seen.append(first_bytes(view))
+            view.lend(PAGE, PAGE)[0] = 98
+            view.take_back(PAGE, PAGE, [])
+            view.take_back(0, PAGE, [])
+            seen.append(first_bytes(view))
         finally:
-            os._exit(42 if told == [False, True, False] else 1)
+            os._exit(42 if seen == [b"\x63\1\2\3", b"\0\1\2\3"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
-    assert not view.is_written(0, 2 * PAGE) and view.memory[0] == 0
+    assert first_bytes(view) == b"\x63\1\2\3"
 
 
-def test_where_the_kernel_does_not_tell_nothing_is_lent(file, monkeypatch):
-    view_module._writes_are_told.cache_clear()
+def test_where_the_kernel_does_not_tell_all_is_dropped(file, untried, monkeypatch):
     monkeypatch.setattr(view_module.os, "open", failing)
     view = PrivateView(file, 0, PAGE)
-    assert not view.can_lend
-    assert view.is_written(0, PAGE)  # for all that is known
-    monkeypatch.undo()
-    view_module._writes_are_told.cache_clear()
-    assert view.can_lend
+    view.lend(0, PAGE)[0] = 99
+    view.take_back(0, PAGE, [])
+    assert first_bytes(view, 1) == b"\0"
+
+
+def test_where_writes_cannot_be_undone_nothing_is_lent(file, untried, monkeypatch):
+    monkeypatch.setattr(PrivateView, "forget", lambda *_: None)
+    assert PrivateView(file, 0, PAGE).lend(0, PAGE) is None
 
 
 def failing(*_):

@@ -87,7 +87,7 @@ class DiskTier:
             memory = None
         opened = None if memory is None else open_parcel(memory, key, checked=True)
         try:
-            unpacked = opened and opened.unpacked(sealed=False)
+            unpacked = opened and opened.unpacked()
         except Exception:  # whole, but made with another release of what its classes come from
             unpacked = None
         if opened is None or unpacked is None:

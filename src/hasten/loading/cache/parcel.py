@@ -39,9 +39,9 @@ class Opened:
     seconds: float
     """What the value took to prepare."""
 
-    def unpacked(self, *, sealed: bool) -> Unpacked:
+    def unpacked(self) -> Unpacked:
         """The value; it views the parcel's memory."""
-        return unpack(self.packed.header, self.packed.buffers[0], sealed=sealed)
+        return unpack(self.packed.header, self.packed.buffers[0])
 
 
 def size_of(packed: Packed) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -25,13 +24,12 @@ from hasten.loading.cache.tiers import MISSING, Missing
 from hasten.loading.memory.packing import Packed
 from hasten.loading.memory.sharing import PAGE, SharedFile, round_up, write_at
 from hasten.loading.memory.turns import turn
-from hasten.loading.memory.view import PrivateView
+from hasten.loading.memory.view import PrivateView, Root
 from hasten.loading.recipe import Recipe
 
 R = TypeVar("R")
 FLOOR, CEILING, USED = range(3)
-VIEWED_FROM = 64 << 10  # bytes; to copy a smaller value costs less than pages of its own would waste
-MOST_LENT = 16  # parcels at once, those included of which somebody kept an array: their memory is taken twice
+LENT_FROM = 64 << 10  # bytes; to copy a smaller value costs less than pages of its own would waste
 LOOK_EVERY = 64 << 20  # bytes filled, by whomever, between two looks at how much memory is left
 
 
@@ -73,7 +71,6 @@ class RamTier:
         tables = memoryview(self._file.map(self._start)).cast("Q")
         self._words, self._offsets = tables[: PAGE // 8], tables[PAGE // 8 :]
         self._view: tuple[PrivateView, int] | None = None
-        self._lent: dict[int, object] = {}  # where parcels lie that are lent now, or of which somebody kept an array
         self._least = 0  # bytes of the smallest value that came by in this process
 
     def __getstate__(self) -> dict[str, object]:
@@ -104,22 +101,23 @@ class RamTier:
     def get(self, key: bytes, use: Callable[[Any, Opened], R]) -> R | Missing:
         """What `use` makes of the value and its parcel, or MISSING.
 
-        The value is lent: its arrays are read-only, and what is written past that, or to its tensors, is seen by no
-        other process and undone afterwards. Who keeps an array all the same keeps it as it is, and gets copies soon.
+        The value is lent or a copy: what is written to it is seen by nobody else and undone afterwards, and who keeps an
+        array of it keeps that as it is.
         """
         place = self._find(key)
         if place is None:
             return MISSING
-        is_lent = self._lend(place)
-        roots: list[weakref.ref[Any]] = []
+        view, start, offset, size = place
+        lent = view.lend(start, size) if size >= LENT_FROM else None
+        roots: list[Root] = []
         try:
-            found = self._used(place, key, use, roots, is_lent=is_lent)
+            found = self._used(place, lent, key, use, roots)
         finally:
-            if is_lent:
-                self._take_back(place, roots)
-        if found is not MISSING and (not is_lent or self._holds(place.offset, place.size)):
+            if lent is not None:
+                view.take_back(start, size, roots)
+        if found is not MISSING and (lent is None or self._holds(offset, size)):
             return found
-        return self._dropped(place.offset, place.size)
+        return self._dropped(offset, size)
 
     def put(self, key: bytes, packed: Packed, seconds: float) -> bool:
         """Keep a value. False when there is no room or it is there already. Raises OSError when memory runs out."""
@@ -186,7 +184,7 @@ class RamTier:
             return None
         with turn(self._file.descriptor) as ours:
             used = self._words[USED]
-            own_pages = size >= VIEWED_FROM
+            own_pages = size >= LENT_FROM
             start = round_up(used) if own_pages else used
             end = start + (round_up(size) if own_pages else size)
             if not ours or end > self._words[CEILING]:
@@ -211,28 +209,20 @@ class RamTier:
             return None
         return _Place(known[0], start, offset, size)
 
-    def _lend(self, place: _Place) -> bool:
-        """Whether the parcel's own bytes are to be used: not by two threads at once, and not after somebody kept them."""
-        if place.size < VIEWED_FROM or len(self._lent) >= MOST_LENT or not place.view.can_lend:
-            return False
-        mine = object()
-        return self._lent.setdefault(place.offset, mine) is mine
-
     def _used(
         self,
         place: _Place,
+        lent: memoryview | None,
         key: bytes,
         use: Callable[[Any, Opened], R],
-        roots: list[weakref.ref[Any]],
-        *,
-        is_lent: bool,
+        roots: list[Root],
     ) -> R | Missing:
-        """What `use` makes of the value; `roots` gets what tells whether somebody keeps of it what was lent."""
-        view, start, offset, size = place
-        memory = view.memory[start : start + size] if is_lent else memoryview(self._file.read(offset, size))
+        """What `use` makes of the value; `roots` gets what tells whether somebody keeps some of it."""
+        _, _, offset, size = place
         try:
+            memory = memoryview(self._file.read(offset, size)) if lent is None else lent
             opened = open_parcel(memory, key, checked=False)
-            unpacked = opened and opened.unpacked(sealed=is_lent)
+            unpacked = opened and opened.unpacked()
         except Exception:  # the memory was given back, or this process does not know the value's class
             return MISSING
         if opened is None or unpacked is None or not self._holds(offset, size):
@@ -244,15 +234,6 @@ class RamTier:
             if self._holds(offset, size):
                 raise
             return MISSING
-
-    def _take_back(self, place: _Place, roots: list[weakref.ref[Any]]) -> None:
-        view, start, offset, size = place
-        if any(root() is not None for root in roots):
-            view.own(start, size)
-            return
-        if view.is_written(start, size):
-            view.forget(start, size)
-        del self._lent[offset]
 
     def _dropped(self, offset: int, size: int) -> Missing:
         """To read or write memory that was given back takes it again."""

@@ -1,8 +1,8 @@
 """A sample, or what goes into a transform, in a form that can be kept, and back.
 
 In: nests of tuples, lists and dicts. Out: the same nests, whose leaves nobody else holds: images as arrays, copies of
-arrays and tensors; but an array that was read-only comes back as a view. Refuses to know where they are kept, and what
-cannot be had back exactly as it was.
+arrays and tensors; but a large array that was read-only comes back as a view. Refuses to know where they are kept, and
+what cannot be had back exactly as it was.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from PIL import Image
 from hasten.loading.datasets.parts import SCALARS
 from hasten.loading.datasets.promises import Promise, Token, token_of
 
+VIEWED_FROM = 4096  # bytes; who keeps a view keeps all that lies beside it
+
 
 class UnkeepableError(Exception):
     """A value could not be had back as it was; no user sees this."""
@@ -31,13 +33,6 @@ class Picture:
     info: dict[Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Sealed:
-    """An array that was read-only, as those are that view an image of Pillow's: whoever gets it need have no copy."""
-
-    array: np.ndarray[Any, Any]
-
-
 def kept(value: Any, *, any_image: bool = False) -> Any:
     """The form to keep. Raises UnkeepableError.
 
@@ -49,7 +44,7 @@ def kept(value: Any, *, any_image: bool = False) -> Any:
 def opened(value: Any, results: list[Any]) -> Any:
     """From the kept form, which stays as it is. `results` stand in for promises.
 
-    What was read-only views the kept form.
+    A large array that was read-only, as those are that view an image of Pillow's, views the kept form.
     """
     return _mapped(value, lambda leaf: _opened_leaf(leaf, results))
 
@@ -72,8 +67,7 @@ def _kept_leaf(leaf: Any, any_image: bool) -> Any:
     if kind in SCALARS or isinstance(leaf, np.generic):
         return leaf
     if kind is np.ndarray and not leaf.dtype.hasobject:
-        copy = leaf.copy(order="K")
-        return copy if leaf.flags.writeable else Sealed(copy)
+        return _copied_array(leaf)
     if isinstance(leaf, torch.Tensor):
         return _copied(leaf)
     if kind is Image.Image or (any_image and isinstance(leaf, Image.Image) and kind.__module__.startswith("PIL.")):
@@ -89,16 +83,18 @@ def _opened_leaf(leaf: Any, results: list[Any]) -> Any:
         result = results[leaf.number]
         return result if leaf.part is None else result[leaf.part]
     if kind is np.ndarray:
-        return leaf.copy(order="K")
-    if kind is Sealed:
-        view = leaf.array.view()
-        view.flags.writeable = False
-        return view
+        return _copied_array(leaf) if leaf.flags.writeable or leaf.nbytes < VIEWED_FROM else leaf
     if kind is Picture:
         image = Image.fromarray(leaf.pixels)
         image.info = dict(leaf.info)
         return image
     return _copied(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _copied_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    copy = array.copy(order="K")
+    copy.flags.writeable = array.flags.writeable
+    return copy
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import io
 import pickle
 import struct
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 ALIGNMENT = 64
-_HEAD = struct.Struct("<Q")  # number of buffers; then an entry each: bytes * 2 + whether it is a tensor's
+_HEAD = struct.Struct("<Q")  # number of buffers; then the bytes of each
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -44,24 +44,20 @@ class Unpacked:
 
     value: Any
     roots: list[weakref.ref[_Array]]
-    """What they view it through: alive for as long as any of them, or anything that views one of them."""
+    """What they view it through, unless it is itself an array's: alive as long as any of them, or a view of one, is."""
 
 
 def pack(value: object) -> Packed:
     """The value as bytes. Raises PackError where it cannot be pickled."""
     file = io.BytesIO()
     taken: list[pickle.PickleBuffer] = []
-    # A method of the packer's own in `taken.append`'s place would make a cycle, and keep each sample until the next
-    # garbage collection.
-    packer = _Packer(file, protocol=5, buffer_callback=taken.append)
     try:
-        packer.dump(value)
+        _Packer(file, protocol=5, buffer_callback=taken.append).dump(value)
         buffers = [buffer.raw() for buffer in taken]
     except Exception as error:  # a class of the user's may refuse in any way
         raise PackError(f"{type(value).__qualname__} cannot be pickled: {error}") from error
-    of_tensors = {id(buffer) for buffer in packer.of_tensors}
-    entries = (raw.nbytes * 2 + (id(buffer) in of_tensors) for raw, buffer in zip(buffers, taken))
-    header = struct.pack(f"<{len(buffers) + 1}Q", len(buffers), *entries) + file.getvalue()
+    sizes = (buffer.nbytes for buffer in buffers)
+    header = struct.pack(f"<{len(buffers) + 1}Q", len(buffers), *sizes) + file.getvalue()
     return Packed(header, buffers, sum(aligned(buffer.nbytes) for buffer in buffers))
 
 
@@ -80,21 +76,17 @@ def write_buffers(buffers: Sequence[memoryview], memory: memoryview) -> None:
         start += aligned(buffer.nbytes)
 
 
-def unpack(header: bytes | memoryview, memory: memoryview, *, sealed: bool = False) -> Unpacked:
-    """The value. Its arrays and tensors view `memory`, which must be writable; sealed, its arrays are read-only.
+def unpack(header: bytes | memoryview, memory: memoryview) -> Unpacked:
+    """The value. Its arrays and tensors view `memory`, which must be writable; arrays that were read-only are.
 
     Raises whatever unpickling raises when the bytes are not what `pack` and `write_buffers` made.
     """
     (num_buffers,) = _HEAD.unpack_from(header)
-    entries = struct.unpack_from(f"<{num_buffers}Q", header, _HEAD.size)
     roots: list[_Array] = []
     start = 0
-    for entry in entries:
-        size, is_tensor = divmod(entry, 2)
-        stretch = memory[start : start + size]
+    for size in struct.unpack_from(f"<{num_buffers}Q", header, _HEAD.size):
+        roots.append(np.ndarray(size, np.uint8, memory[start : start + size]))
         start += aligned(size)
-        # Memory cannot be made read-only for a tensor.
-        roots.append(np.ndarray(size, np.uint8, stretch.toreadonly() if sealed and not is_tensor else stretch))
     pickled = memoryview(header)[_HEAD.size * (1 + num_buffers) :]
     value = pickle.loads(pickled, buffers=map(memoryview, roots))  # pyright: ignore[reportArgumentType]
     return Unpacked(value, [weakref.ref(root) for root in roots])
@@ -106,12 +98,6 @@ def aligned(size: int) -> int:
 
 
 class _Packer(pickle.Pickler):
-    def __init__(
-        self, file: io.BytesIO, *, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], None]
-    ) -> None:
-        super().__init__(file, protocol=protocol, buffer_callback=buffer_callback)
-        self.of_tensors: list[pickle.PickleBuffer] = []
-
     def reducer_override(self, obj: Any, /) -> Any:
         if type(obj) is np.ndarray and not obj.dtype.hasobject:
             laid, strides = _lay_array(obj)
@@ -122,7 +108,6 @@ class _Packer(pickle.Pickler):
             plain = obj.as_subclass(torch.Tensor)
             laid, strides = _lay_tensor(plain)
             buffer = _buffer(laid)
-            self.of_tensors.append(buffer)
             dtype = str(obj.dtype).removeprefix("torch.")
             if type(obj) is torch.Tensor:
                 return _tensor, (buffer, dtype, tuple(obj.shape), strides)

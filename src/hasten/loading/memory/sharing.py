@@ -77,9 +77,14 @@ class SharedFile:
             return mmap.mmap(self.descriptor, size, access=mmap.ACCESS_READ, offset=offset)
 
     def read(self, offset: int, size: int) -> bytearray:
-        """A copy of a stretch."""
+        """A copy of a stretch. Raises OSError where the file ends before it."""
         memory = bytearray(size)
-        os.preadv(self.descriptor, [memory], offset)
+        left = memoryview(memory)
+        while left.nbytes:
+            num_read = os.preadv(self.descriptor, [left], offset)
+            if not num_read:
+                raise OSError(f"nothing lies at {offset}")
+            left, offset = left[num_read:], offset + num_read
         return memory
 
     def free(self, start: int, end: int) -> None:
