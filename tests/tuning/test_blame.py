@@ -4,6 +4,7 @@ to do no harm."""
 import pytest
 
 from hasten.tuning import quality
+from hasten.tuning.judge import verdict_of
 from hasten.tuning.prove import _in_doubt, _to_blame
 
 PLAN = {"bf16": True, "cache": "auto", "onecycle": 100}
@@ -48,3 +49,11 @@ def test_fewer_bits_that_could_not_be_judged_go_where_the_rest_is_the_same_to_th
 )
 def test_else_they_stay(checks, plan):
     assert _in_doubt(checks, plan) == {}
+
+
+def test_a_target_that_is_reached_tells_what_the_first_losses_could_not():
+    assert verdict_of([SAME, UNCLEAR]) == "not proven"
+    assert verdict_of([SAME, UNCLEAR, quality.passed("target", "3 times as soon")]) == "proven"
+    assert verdict_of([SAME, UNCLEAR, quality.unknown("target", "too few seeds")]) == "not proven"
+    assert verdict_of([SAME, quality.failed("band", ""), quality.passed("target", "3 times as soon")]) == "broken"
+    assert verdict_of([UNCLEAR, quality.unknown("metric", ""), quality.passed("target", "")]) == "not proven"

@@ -201,8 +201,13 @@ def test_a_difference_that_varies_too_much_proves_nothing():
     assert quality.within_band(seeds(), plans).state == "unknown"
 
 
-@pytest.mark.parametrize("seconds, number", [(100.0, 8), (0.0, 3)])
-def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkeypatch, seconds, number):
+@pytest.mark.parametrize(
+    "seconds, has_target, number, why",
+    [(100.0, False, 8, ""), (0.0, False, 3, "there was no time"), (100.0, True, 3, "whole runs to the target tell")],
+)
+def test_more_seeds_are_run_where_the_first_do_not_tell_and_nothing_else_will(
+    monkeypatch, seconds, has_target, number, why
+):
     ran = set()
 
     def by_chance(_judge, settings, *, shift=0, **_):
@@ -211,9 +216,8 @@ def test_more_seeds_are_run_where_the_first_do_not_tell_and_there_is_time(monkey
 
     monkeypatch.setattr(Judge, "told", by_chance)
     judge = Judge(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
-    check = _band(judge, {"bf16": True}, {})
-    assert len(ran) == number and f"{number} seeds" in check.text
-    assert ("no time" in check.text) == (seconds == 0)
+    check = _band(judge, {"bf16": True}, {}, looks_again=not has_target)
+    assert len(ran) == number and f"{number} seeds" in check.text and why in check.text
 
 
 def test_seeds_that_make_no_difference_prove_nothing():

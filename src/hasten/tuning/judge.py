@@ -135,11 +135,14 @@ def _key(settings: Settings) -> tuple[tuple[str, object], ...]:
     return tuple(sorted(settings.items()))
 
 
-def check_quality(judge: Judge, settings: Settings) -> list[Check]:
-    """Every check that the settings' guarantee asks for."""
+def check_quality(judge: Judge, settings: Settings, *, has_target: bool = False) -> list[Check]:
+    """Every check that the settings' guarantee asks for.
+
+    `has_target`: whole runs to a target follow, and tell more than further seeds of the first steps.
+    """
     checks: list[Check] = []
     try:
-        _check(judge, settings, checks)
+        _check(judge, settings, checks, has_target=has_target)
     except BaselineError as error:
         checks.append(quality.unknown("training", f"the script by itself did not train: {error}"))
     except SideError as error:
@@ -147,7 +150,7 @@ def check_quality(judge: Judge, settings: Settings) -> list[Check]:
     return checks
 
 
-def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
+def _check(judge: Judge, settings: Settings, checks: list[Check], *, has_target: bool) -> None:
     baseline, plan = judge.told({}), judge.told(settings)
     checks += [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
     if checks[0].state != "passed":
@@ -174,7 +177,7 @@ def _check(judge: Judge, settings: Settings, checks: list[Check]) -> None:
     if batches.state == "passed" and guarantee == "rounding" and not quality.differs_from_itself(baseline, again):
         checks.append(quality.rounding_only(baseline, plan, [again, judge.told_by_base(base, perturb=True)]))
         return
-    checks.append(_band(judge, settings, base))
+    checks.append(_band(judge, settings, base, looks_again=not has_target))
 
 
 def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
@@ -209,13 +212,15 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
     return check
 
 
-def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
+def _band(judge: Judge, settings: Settings, base: Settings, *, looks_again: bool = True) -> Check:
     """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
     first, most = SEEDS
     sides = judge.seeds(base, settings, first)
     check = quality.within_band(*sides)
     if check.state != "unknown" or any(quality.losses_seen(*pair).state != "passed" for pair in zip(*sides)):
         return check
+    if not looks_again:
+        return quality.unknown("band", f"{check.text}; whole runs to the target tell")
     wanted = quality.seeds_wanted(*sides, fewest=FEWEST, most=most)
     in_time = judge.time_left() / max(2 * judge.launch_seconds, 1e-3)
     number = min(wanted, first + int(min(in_time, most)))
@@ -225,10 +230,14 @@ def _band(judge: Judge, settings: Settings, base: Settings) -> Check:
 
 
 def verdict_of(checks: Sequence[Check]) -> str:
-    """What the checks together say. How samples come is asked only where it can be told."""
+    """What the checks together say. How samples come is asked only where it can be told.
+
+    A target that whole runs reach tells what the losses of the first steps could not.
+    """
     if any(check.state == "failed" for check in checks):
         return "broken"
-    decisive = [check for check in checks if check.what not in OPTIONAL]
+    is_reached = any(check.what == "target" and check.state == "passed" for check in checks)
+    decisive = [check for check in checks if check.what not in OPTIONAL and not (is_reached and check.what == "band")]
     return "proven" if all(check.state == "passed" for check in decisive) else "not proven"
 
 

@@ -39,14 +39,15 @@ def prove(
     while True:
         # A recipe is there to train otherwise: what each step learns is not compared, only what whole runs come to.
         kept = {name: value for name, value in settings.items() if CATALOG[name].guarantee != "recipe"}
-        checks = check_quality(judge, kept) if kept else []
         culprits: dict[str, str] = {}
         if metric is not None and kept == settings:  # a target is what recipes are for
             metric = replace(metric, target=None)
+        has_target = metric is not None and metric.target is not None
+        checks = check_quality(judge, kept, has_target=has_target) if kept else []
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
             culprits = dict.fromkeys(find_culprits(judge, kept), _first_failed(checks))
-        elif doubtful := _in_doubt(checks, kept):
+        elif not has_target and (doubtful := _in_doubt(checks, kept)):
             culprits = doubtful
         elif metric is not None:
             # By a target the script is timed, so it must be as it is.
