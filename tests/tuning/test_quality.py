@@ -202,11 +202,11 @@ def test_a_difference_that_varies_too_much_proves_nothing():
 
 
 @pytest.mark.parametrize(
-    "seconds, has_target, number, why",
-    [(100.0, False, 8, ""), (0.0, False, 3, "there was no time"), (100.0, True, 3, "whole runs to the target tell")],
+    "seconds, looks_again, number, why",
+    [(100.0, True, 8, ""), (0.0, True, 3, "there was no time"), (100.0, False, 3, "whole runs to the target tell")],
 )
 def test_more_seeds_are_run_where_the_first_do_not_tell_and_nothing_else_will(
-    monkeypatch, seconds, has_target, number, why
+    monkeypatch, seconds, looks_again, number, why
 ):
     ran = set()
 
@@ -216,7 +216,7 @@ def test_more_seeds_are_run_where_the_first_do_not_tell_and_nothing_else_will(
 
     monkeypatch.setattr(Judge, "told", by_chance)
     judge = Judge(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
-    check = _band(judge, {"bf16": True}, {}, looks_again=not has_target)
+    check = _band(judge, {"bf16": True}, {}, looks_again=looks_again)
     assert len(ran) == number and f"{number} seeds" in check.text and why in check.text
 
 

@@ -34,6 +34,11 @@ class Check(Record, frozen=True):
     state: str  # "passed" "failed" "unknown"
     text: str
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is asked only where it can be told."""
+        return self.what in ("batches", "variety", "drawn anew")
+
 
 class BothSides(Record, frozen=True):
     """One quantity on both sides, the first of one beside the first of the other.

@@ -15,7 +15,6 @@ from hasten.reports.sheet import Sheet
 
 _SIGNS = {"faster": "kept", "slower": "slower", "no difference": "no gain", "unclear": "unclear", "failed": "failed"}
 _DIFF = {"+": "green", "-": "red", "@": "dim"}
-OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
@@ -64,7 +63,7 @@ def headline(tuning: Tuning) -> str:
         return f"Its target reached {sooner} as soon, in whole runs: {proof.verdict} ({proof.guarantee}), in {took}."
     if proof.verdict == "proven":
         return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
-    unknown = next((check for check in proof.checks if check.state == "unknown" and check.what not in OPTIONAL), None)
+    unknown = next((check for check in proof.checks if check.state == "unknown" and not check.is_optional), None)
     if unknown is not None and unknown.what == "speed":
         return f"{speed} as fast; {unknown.text}: not proven, in {took}."
     return f"{speed} as fast; that it trains as well is {proof.verdict}, in {took}."

@@ -34,7 +34,6 @@ FAR = 1000  # between two seeds
 OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's loader makes the batches
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
 TORCHS = ("num_workers", "persistent_workers")  # fixes of any loader, under which samples draw otherwise
-OPTIONAL = ("batches", "variety", "drawn anew")  # checks that are asked only where they can be told
 LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
@@ -135,14 +134,14 @@ def _key(settings: Settings) -> tuple[tuple[str, object], ...]:
     return tuple(sorted(settings.items()))
 
 
-def check_quality(judge: Judge, settings: Settings, *, has_target: bool = False) -> list[Check]:
+def check_quality(judge: Judge, settings: Settings, *, looks_again: bool = True) -> list[Check]:
     """Every check that the settings' guarantee asks for.
 
-    `has_target`: whole runs to a target follow, and tell more than further seeds of the first steps.
+    `looks_again`: at further seeds, where the first do not tell; not where whole runs to a target follow, which tell more.
     """
     checks: list[Check] = []
     try:
-        _check(judge, settings, checks, has_target=has_target)
+        _check(judge, settings, checks, looks_again=looks_again)
     except BaselineError as error:
         checks.append(quality.unknown("training", f"the script by itself did not train: {error}"))
     except SideError as error:
@@ -150,7 +149,7 @@ def check_quality(judge: Judge, settings: Settings, *, has_target: bool = False)
     return checks
 
 
-def _check(judge: Judge, settings: Settings, checks: list[Check], *, has_target: bool) -> None:
+def _check(judge: Judge, settings: Settings, checks: list[Check], *, looks_again: bool) -> None:
     baseline, plan = judge.told({}), judge.told(settings)
     checks += [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
     if checks[0].state != "passed":
@@ -177,7 +176,7 @@ def _check(judge: Judge, settings: Settings, checks: list[Check], *, has_target:
     if batches.state == "passed" and guarantee == "rounding" and not quality.differs_from_itself(baseline, again):
         checks.append(quality.rounding_only(baseline, plan, [again, judge.told_by_base(base, perturb=True)]))
         return
-    checks.append(_band(judge, settings, base, looks_again=not has_target))
+    checks.append(_band(judge, settings, base, looks_again=looks_again))
 
 
 def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
@@ -237,7 +236,7 @@ def verdict_of(checks: Sequence[Check]) -> str:
     if any(check.state == "failed" for check in checks):
         return "broken"
     is_reached = any(check.what == "target" and check.state == "passed" for check in checks)
-    decisive = [check for check in checks if check.what not in OPTIONAL and not (is_reached and check.what == "band")]
+    decisive = [check for check in checks if not (check.is_optional or (is_reached and check.what == "band"))]
     return "proven" if all(check.state == "passed" for check in decisive) else "not proven"
 
 

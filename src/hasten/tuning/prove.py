@@ -43,7 +43,7 @@ def prove(
         if metric is not None and kept == settings:  # a target is what recipes are for
             metric = replace(metric, target=None)
         has_target = metric is not None and metric.target is not None
-        checks = check_quality(judge, kept, has_target=has_target) if kept else []
+        checks = check_quality(judge, kept, looks_again=not has_target) if kept else []
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
             culprits = dict.fromkeys(find_culprits(judge, kept), _first_failed(checks))
