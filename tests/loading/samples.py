@@ -86,3 +86,17 @@ class Dying(Nested):
         if index == self.fatal:
             os.kill(os.getpid(), self.signal)
         return super().__getitem__(index)
+
+
+class Large(Dataset):
+    """The samples of another dataset, each beside 100 KB of numbers."""
+
+    def __init__(self, dataset, is_odd=lambda index: False) -> None:
+        self.dataset, self.is_odd = dataset, is_odd
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        dtype = torch.float64 if self.is_odd(index) else torch.float32
+        return self.dataset[index], torch.full((160, 160), index / 3, dtype=dtype)

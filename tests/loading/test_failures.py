@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from samples import Drawing, Dying, Failing, Nested, same
+from samples import Drawing, Dying, Failing, Large, Nested, same
 from torch.utils.data import DataLoader, Dataset
 
 from hasten.errors import SampleRateError, WorkerDiedError
@@ -72,6 +72,15 @@ def test_a_sample_is_replaced_by_one_of_its_batch_whoever_makes_it(collate_fn):
     assert same(found[0], found[1]) and same(found[0], found[2])
     numbers = {int(n) for batch in found[0] for n in (batch[1] if collate_fn is None else [s[1] for s in batch])}
     assert numbers.isdisjoint({0, 9, 40})
+
+
+def test_a_large_sample_that_fails_is_raised_or_replaced():
+    with pytest.raises(ValueError, match="9 is torn"):
+        list(Loader(Large(Failing((9,))), 7, num_workers=1))
+    batches = list(Loader(Large(Failing((9,))), 7, num_workers=1, on_error="replace"))
+    numbers = [n for (_, n, *_), _ in batches for n in n.tolist()]
+    assert len(numbers) == 41 and set(numbers) == set(range(41)) - {9}
+    assert all(torch.equal(large[:, 0, 0], sample[1] / 3) for sample, large in batches)
 
 
 def test_a_batch_without_another_sample_raises_all_the_same():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import Drawing, Nested, same
+from samples import Drawing, Large, Nested, same
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -464,6 +464,22 @@ def test_samples_of_many_shapes_are_collated_in_the_workers():
 
     for num_workers in (0, 2):
         assert same(list(Loader(Scales(), 4, num_workers=num_workers)), list(DataLoader(Scales(), 4)))
+
+
+@pytest.mark.parametrize("odd", [(), (0, 5, 13)], ids=["alike", "some made otherwise"])
+def test_large_samples_are_collated_as_small_ones_are(odd):
+    dataset = Large(Nested(), is_odd=lambda index: index in odd)
+    for num_workers in (0, 2):
+        assert same(list(Loader(dataset, 7, num_workers=num_workers)), list(DataLoader(dataset, 7)))
+
+
+def test_large_samples_draw_what_they_draw_whoever_makes_them():
+    expected = None
+    for num_workers in (0, 1, 2):
+        torch.manual_seed(0)
+        batches = list(Loader(Large(Drawing()), 7, shuffle=True, num_workers=num_workers))
+        expected = expected or batches
+        assert same(batches, expected)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from hasten.loading.memory.packing import pack, unpack, write_buffers
 from hasten.loading.memory.rows import MisfitError
 from hasten.loading.recipe import Plain
 
+LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
+
 
 class SampleError(Exception):
     """A sample could not be made; its cause is what was raised."""
@@ -99,9 +101,11 @@ class Maker:
     # Samples for rows
 
     def _do_samples(self, ticket: Ticket, answer: Answer) -> None:
-        if self._kit.cache is not None and ticket.nest is not None and ticket.slot is not None:
-            self._do_cached(ticket, answer, ticket.nest, ticket.slot)
-            return
+        if ticket.nest is not None and ticket.slot is not None:
+            nest = self._nest(ticket.nest)
+            if self._kit.cache is not None or nest.num_bytes(1) > LARGE:
+                self._do_one_by_one(ticket, answer, nest, ticket.slot)
+                return
         samples: list[Any] = []
         try:
             if type(self._kit.recipe) is Plain and not self._seeds:
@@ -131,36 +135,39 @@ class Maker:
         finally:
             self._answer.complete_seconds += time.perf_counter() - began
 
-    def _do_cached(self, ticket: Ticket, answer: Answer, nest_at: Place | Nest, slot: Place) -> None:
+    def _do_one_by_one(self, ticket: Ticket, answer: Answer, nest: Nest, slot: Place) -> None:
         """A sample may be a view of the cache's memory: it is written to its row while that is sure to be there."""
         recipe, cache = self._kit.recipe, self._kit.cache
-        assert cache is not None
-        nest = self._nest(nest_at)
         targets = nest.targets(nest.arrays(self._arena.view(slot), ticket.length))
-        row, index = ticket.start, None
+        row, index, began = ticket.start, None, time.perf_counter()
 
         def put(prepared: Any) -> list[list[object]]:
+            nonlocal began
+            there = time.perf_counter()
             self._seed(ticket, row - ticket.start, index)
             sample = recipe.complete(prepared, self._generator)
+            made = time.perf_counter()
             try:
                 return nest.write([sample], targets, row)
             except MisfitError:
                 answer.strays.append((row, self._copied(finished(sample))))
                 return [[]]
+            finally:
+                answer.prepare_seconds += there - began
+                answer.complete_seconds += made - there
+                began = time.perf_counter()
+                answer.collate_seconds += began - made
 
-        began = time.perf_counter()
         try:
             for row, index in enumerate(ticket.indices, ticket.start):
                 self._note[1] = row
-                position = position_of(index)
-                if position is None:
+                position = None if cache is None else position_of(index)
+                if cache is None or position is None:
                     answer.objects += put(recipe.prepare(index))
                 else:
                     answer.objects += cache.get(position, recipe, use=put)
         except Exception as error:
             raise SampleError(row) from error
-        finally:
-            answer.complete_seconds += time.perf_counter() - began
 
     def _copied(self, sample: Any) -> Any:
         """The sample in memory of its own, where it may be a view of the cache's."""
@@ -292,4 +299,5 @@ class Maker:
         seed = sample_seed(ticket.seed, index, ticket.occurrences[at] if ticket.occurrences else 0)
         if self._seeds:
             seed_all(seed)
-        self._generator.manual_seed(seed)
+        if self._kit.recipe.draws_itself:
+            self._generator.manual_seed(seed)

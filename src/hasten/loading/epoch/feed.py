@@ -38,7 +38,7 @@ from hasten.loading.shelf import caches_on_shelves
 MOST_STRAYS = 64  # samples that fit no row, of an epoch
 MOST_TICKETS = 256  # of a batch
 IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
-TICKET_SECONDS = 4e-3  # of work: less, and messages cost more than samples; more, and batch-mates wait
+TICKET_SECONDS = 16e-3  # of work: less, and listening takes the workers' cores; more, and batch-mates wait
 
 
 class Feed(Epochs):
