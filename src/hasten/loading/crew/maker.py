@@ -136,7 +136,9 @@ class Maker:
             self._answer.complete_seconds += time.perf_counter() - began
 
     def _do_one_by_one(self, ticket: Ticket, answer: Answer, nest: Nest, slot: Place) -> None:
-        """A sample may be a view of the cache's memory: it is written to its row while that is sure to be there."""
+        """Each is written to its row as soon as it is made: while a view of the cache's memory is sure to be there, and
+        before a large sample falls out of the core's cache.
+        """
         recipe, cache = self._kit.recipe, self._kit.cache
         targets = nest.targets(nest.arrays(self._arena.view(slot), ticket.length))
         row, index, began = ticket.start, None, time.perf_counter()
