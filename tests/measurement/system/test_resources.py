@@ -1,5 +1,8 @@
 """The machine over time: canned /proc texts, canned cgroups, and one tiny real process tree."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -192,6 +195,42 @@ def test_the_sampler_sees_its_process_and_says_what_it_cost():
     assert sampler.samples[0].num_processes >= 1
     assert sampler.cpu_seconds > 0
     assert child.pid in {pid for pid, _ in sampler.seen}
+
+
+@on_linux
+def test_memory_is_read_anew_where_processes_came_or_went():
+    script = (
+        "import os, signal, sys\n"
+        "held = bytearray(b'1') * (300 << 20)\n"
+        "for line in sys.stdin:\n"
+        "    if line == 'fork\\n':\n"
+        "        children = [os.fork() or signal.pause() for _ in range(2)]\n"
+        "    else:\n"
+        "        [(os.kill(child, 9), os.waitpid(child, 0)) for child in children]\n"
+        "    print(flush=True)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    sampler = ResourceSampler(parent.pid, clock=time.monotonic)
+
+    def sample_after(line):
+        parent.stdin.write(line)
+        parent.stdin.flush()
+        parent.stdout.readline()
+        time.sleep(0.5)  # a reading may take a hundredth of the time
+        sampler.take()
+
+    try:
+        for line in ("fork\n", "kill\n", "fork\n"):
+            sample_after(line)
+        told = [round(sample.resident_bytes / 2**20, -2) for sample in sampler.samples]
+        assert told == [300, 300]
+    finally:
+        for pid, _ in sampler.seen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        parent.communicate()
 
 
 def test_the_sampler_outlives_the_process_it_samples():

@@ -21,6 +21,7 @@ from hasten.records import DeviceSample, ResourceSample
 # takes.
 PSS_INTERVAL = 5.0
 PSS_SHARE = 0.002
+PSS_MOST_SHARE = 0.01  # of the time, where processes come and go
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ class ResourceSampler:
         self._box = Box(pid)
         self._meter = TreeMeter(tells_faults=self._tree.tells_faults)
         self._nvml: Nvml | None = None
-        self._pss_due = 0.0
+        self._pss_due = self._pss_affordable = 0.0
+        self._pss_of: frozenset[int] = frozenset()
         self._before: Reading | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hasten-resources", daemon=True)
@@ -196,10 +198,13 @@ class ResourceSampler:
         self._before = now
 
     def _pss(self, processes: Collection[int]) -> int | None:
-        started = time.monotonic()
-        if started < self._pss_due:
+        """Now and then; and sooner where processes came or went, for what the others share is shared otherwise then."""
+        started, now_there = time.monotonic(), frozenset(processes)
+        if started < (self._pss_due if now_there == self._pss_of else self._pss_affordable):
             return None
         pss = read_pss(processes)
         ended = time.monotonic()
+        self._pss_of = now_there
+        self._pss_affordable = ended + (ended - started) / PSS_MOST_SHARE
         self._pss_due = ended + max(PSS_INTERVAL, (ended - started) / PSS_SHARE)
         return pss
