@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 from story_common import FOLDERS, shown
 
 from hasten.stats import paired_speedup
@@ -103,14 +104,17 @@ def file_bytes(data: Path) -> int:
 
 
 def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Samples a second of both, in turn."""
-    rates: dict[str, list[float]] = {"ceiling": [], "loader": []}
+    """Seconds a sample of both, in turn: by the clock, and of the cores' time, which another's load changes less."""
+    told: dict[str, list[dict[str, float]]] = {"ceiling": [], "loader": []}
     for number in range(wanted.rounds):
-        for side in rates if number % 2 == 0 else reversed([*rates]):
-            rates[side].append(asked(f"--{side}-of", data / FOLDERS["feed"])["rate"])
-    share = paired_speedup(*([1 / rate for rate in side] for side in rates.values()), looks=False)
-    print(f"feeding: the loader at {shown(share)} of the ceiling", flush=True)
-    yield "feeding", {"share_of_ceiling": share, "samples_a_second": rates}
+        for side in told if number % 2 == 0 else reversed([*told]):
+            told[side].append(asked(f"--{side}-of", data / FOLDERS["feed"]))
+    found: dict[str, Any] = {"rounds": told}
+    for name in ("wall", "cpu"):
+        share = paired_speedup(*([one[name] for one in rounds] for rounds in told.values()), looks=False)
+        print(f"feeding: the loader at {shown(share)} of the ceiling by {name} time", flush=True)
+        found[f"share_by_{name}"] = share
+    yield "feeding", found
 
 
 def feed_dataset(folder: Path) -> Any:
@@ -131,18 +135,23 @@ def measure_ceiling(folder: Path) -> None:
     with ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("fork")) as pool:
         share = functools.partial(make_samples, dataset)
         list(pool.map(share, [1.0] * number))
-        told = [pool.submit(share, SECONDS) for _ in range(number)]
-        print(json.dumps({"rate": sum(one.result() for one in told)}))
+        told = [one.result() for one in [pool.submit(share, SECONDS) for _ in range(number)]]
+    told_seconds(*(sum(of_each) for of_each in zip(*told)), cores=number)
 
 
-def make_samples(dataset: Any, seconds: float) -> float:
-    """Samples a second of one process."""
+def make_samples(dataset: Any, seconds: float) -> tuple[int, float, float]:
+    """How many samples one process makes, in how many seconds, of the clock and of its core."""
     order = random.Random(os.getpid()).choices(range(len(dataset)), k=len(dataset))
-    start, count = time.perf_counter(), 0
+    start, cpu, count = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
         dataset[order[count % len(order)]]
         count += 1
-    return count / (time.perf_counter() - start)
+    return count, time.perf_counter() - start, time.process_time() - cpu
+
+
+def told_seconds(count: int, wall: float, cpu: float, *, cores: int) -> None:
+    """Seconds a sample; `wall` is summed over `cores`."""
+    print(json.dumps({"wall": wall / cores / count, "cpu": cpu / count}))
 
 
 def measure_loader(folder: Path) -> None:
@@ -151,13 +160,19 @@ def measure_loader(folder: Path) -> None:
 
     dataset = feed_dataset(folder)
     loader = Loader(dataset, 32, shuffle=True, num_workers=os.cpu_count() or 1, persistent_workers=True)
-    count, start = 0, 0.0
-    for number in range(1 + EPOCHS):
-        if number == 1:
-            start = time.perf_counter()
+    for _ in loader:
+        pass
+    count, start, cpu = 0, time.perf_counter(), tree_seconds()
+    for _ in range(EPOCHS):
         for batch, _ in loader:
-            count += len(batch) if number else 0
-    print(json.dumps({"rate": count / (time.perf_counter() - start)}))
+            count += len(batch)
+    told_seconds(count, time.perf_counter() - start, tree_seconds() - cpu, cores=1)
+
+
+def tree_seconds() -> float:
+    """CPU seconds of this process and of its workers."""
+    me = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children()))
 
 
 MEASURED = {

@@ -22,7 +22,7 @@ from hasten.loading.generators import has_cached_normal, kept, restore, seed_all
 from hasten.loading.memory.arena import Arena, Place
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
-from hasten.loading.memory.rows import MisfitError
+from hasten.loading.memory.rows import MisfitError, Target
 from hasten.loading.recipe import Plain
 
 LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
@@ -101,11 +101,10 @@ class Maker:
     # Samples for rows
 
     def _do_samples(self, ticket: Ticket, answer: Answer) -> None:
-        if ticket.nest is not None and ticket.slot is not None:
-            nest = self._nest(ticket.nest)
-            if self._kit.cache is not None or nest.num_bytes(1) > LARGE:
-                self._do_one_by_one(ticket, answer, nest, ticket.slot)
-                return
+        nest = None if ticket.nest is None else self._nest(ticket.nest)
+        if nest and ticket.slot and (self._kit.cache is not None or nest.num_bytes(1) > LARGE):
+            self._do_one_by_one(ticket, answer, nest, ticket.slot)
+            return
         samples: list[Any] = []
         try:
             if type(self._kit.recipe) is Plain and not self._seeds:
@@ -115,11 +114,11 @@ class Maker:
                     samples.append(self._sample(ticket, at))
         finally:  # those before the one that failed are good
             began = time.perf_counter()
-            if ticket.nest is None:
-                answer.strays = [(ticket.start + at, sample) for at, sample in enumerate(samples)]
-                answer.nest = self._nest_of(samples)
+            if nest is None:
+                answer.strays = list(enumerate(samples, ticket.start))
+                answer.nest = Nest.of(samples[0], late_floats=self._kit.late_floats) if samples else None
             elif samples:
-                self._put(samples, ticket, answer, self._nest(ticket.nest))
+                self._put(samples, ticket, answer, nest)
             answer.collate_seconds += time.perf_counter() - began
 
     def _do_plain(self, ticket: Ticket, samples: list[Any]) -> None:
@@ -149,16 +148,12 @@ class Maker:
             self._seed(ticket, row - ticket.start, index)
             sample = recipe.complete(prepared, self._generator)
             made = time.perf_counter()
-            try:
-                return nest.write([sample], targets, row)
-            except MisfitError:
-                answer.strays.append((row, self._copied(finished(sample))))
-                return [[]]
-            finally:
-                answer.prepare_seconds += there - began
-                answer.complete_seconds += made - there
-                began = time.perf_counter()
-                answer.collate_seconds += began - made
+            objects = self._write(sample, row, nest, targets, answer)
+            answer.prepare_seconds += there - began
+            answer.complete_seconds += made - there
+            began = time.perf_counter()
+            answer.collate_seconds += began - made
+            return objects
 
         try:
             for row, index in enumerate(ticket.indices, ticket.start):
@@ -180,13 +175,6 @@ class Maker:
         write_buffers(buffers, memory)
         return unpack(header, memory).value
 
-    def _nest_of(self, samples: list[Any]) -> Nest | None:
-        try:
-            nest = Nest(samples[0], late_floats=self._kit.late_floats)
-        except (MisfitError, IndexError):
-            return None
-        return nest if nest.agrees_with_torch(samples[0]) else None
-
     def _nest(self, place: Place | Nest) -> Nest:
         if isinstance(place, Nest):
             return place
@@ -197,21 +185,21 @@ class Maker:
 
     def _put(self, samples: list[Any], ticket: Ticket, answer: Answer, nest: Nest) -> None:
         if ticket.slot is None:
-            answer.strays = [(ticket.start + at, finished(sample)) for at, sample in enumerate(samples)]
+            answer.strays = [(row, finished(sample)) for row, sample in enumerate(samples, ticket.start)]
             return
         targets = nest.targets(nest.arrays(self._arena.view(ticket.slot), ticket.length))
         try:
             answer.objects = nest.write(samples, targets, ticket.start)
-            return
         except MisfitError:
-            pass
-        for row, sample in enumerate(samples, ticket.start):
-            try:
-                objects = nest.write([sample], targets, row)
-            except MisfitError:
-                answer.strays.append((row, finished(sample)))
-                objects = [[]]
-            answer.objects += objects
+            for row, sample in enumerate(samples, ticket.start):
+                answer.objects += self._write(sample, row, nest, targets, answer)
+
+    def _write(self, sample: Any, row: int, nest: Nest, targets: list[Target], answer: Answer) -> list[list[object]]:
+        try:
+            return nest.write([sample], targets, row)
+        except MisfitError:
+            answer.strays.append((row, self._copied(finished(sample))))
+            return [[]]
 
     # Whole batches
 

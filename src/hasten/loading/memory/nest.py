@@ -61,6 +61,15 @@ class Nest:
         self._beyond_torch = False
         self.root = self._read(sample)
 
+    @classmethod
+    def of(cls, sample: object, *, late_floats: bool) -> Nest | None:
+        """That of samples like this one; None where they have no rows, or torch would collate them otherwise."""
+        try:
+            nest = cls(sample, late_floats=late_floats)
+        except MisfitError:
+            return None
+        return nest if nest.agrees_with_torch(sample) else None
+
     def _read(self, value: Any) -> Part:
         kind: type = type(value)
         if isinstance(value, torch.Tensor):

@@ -138,8 +138,9 @@ class ResourceSampler:
         self._box = Box(pid)
         self._meter = TreeMeter(tells_faults=self._tree.tells_faults)
         self._nvml: Nvml | None = None
-        self._pss_due = self._pss_affordable = 0.0
         self._pss_of: frozenset[int] = frozenset()
+        """The processes whose PSS was read last; when that was, and how long it took:"""
+        self._pss_at = self._pss_took = 0.0
         self._before: Reading | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hasten-resources", daemon=True)
@@ -199,12 +200,15 @@ class ResourceSampler:
 
     def _pss(self, processes: Collection[int]) -> int | None:
         """Now and then; and sooner where processes came or went, for what the others share is shared otherwise then."""
-        started, now_there = time.monotonic(), frozenset(processes)
-        if started < (self._pss_due if now_there == self._pss_of else self._pss_affordable):
+        started, there = time.monotonic(), frozenset(processes)
+        rest = (
+            max(PSS_INTERVAL, self._pss_took / PSS_SHARE)
+            if there == self._pss_of
+            else self._pss_took / PSS_MOST_SHARE
+        )
+        if started < self._pss_at + rest:
             return None
         pss = read_pss(processes)
-        ended = time.monotonic()
-        self._pss_of = now_there
-        self._pss_affordable = ended + (ended - started) / PSS_MOST_SHARE
-        self._pss_due = ended + max(PSS_INTERVAL, (ended - started) / PSS_SHARE)
+        self._pss_of, self._pss_at = there, time.monotonic()
+        self._pss_took = self._pss_at - started
         return pss
