@@ -1,6 +1,7 @@
 """The same arguments, the same batches in the same order: hasten.Loader beside torch's DataLoader."""
 
 import dataclasses
+import random
 import warnings
 from collections import namedtuple
 
@@ -258,8 +259,6 @@ def test_a_repeated_index_draws_anew():
 
 
 def test_the_generators_of_the_training_loop_are_left_alone():
-    import random
-
     torch.manual_seed(1)
     np.random.seed(1)
     random.seed(1)
@@ -285,6 +284,60 @@ def test_a_random_dataset_that_draws_seldom_is_seeded_too():
         found.append(list(Loader(Seldom(), 5, num_workers=num_workers, generator=torch.Generator().manual_seed(2))))
         assert torch.equal(torch.get_rng_state(), before)
     assert same(*found)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_generator_that_is_drawn_from_late_is_seeded_from_then_on(num_workers):
+    class Late(Dataset):
+        def __len__(self):
+            return 30
+
+        def __getitem__(self, index):
+            return (
+                index,
+                torch.rand(()),
+                np.random.rand() if index > 9 else 0.0,
+                random.random() if index > 19 else 0.0,
+            )
+
+    torch.manual_seed(3)
+    late = list(Loader(Late(), 5, num_workers=num_workers))
+    torch.manual_seed(3)
+    always = list(Loader(Drawing(30), 5))
+    assert same([batch[2] for batch in late[2:]], [batch[2] for batch in always[2:]])
+    assert same([batch[3] for batch in late[4:]], [batch[3] for batch in always[4:]])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_answers_what_its_transform_raises_does_so_with_a_cache_too(num_workers):
+    class Forgiving(Dataset):
+        def __init__(self):
+            self.numbers = np.arange(200.0).reshape(40, 5)
+            self.transform = scaled
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            try:
+                return self.transform(self.numbers[index])
+            except ValueError:
+                return -self.numbers[index]
+
+    def scaled(numbers):
+        factor = random.random()
+        if numbers[0] == 25 and factor < 0.5:
+            raise ValueError
+        return factor * numbers
+
+    found = []
+    for cache in (None, "1 MiB"):
+        torch.manual_seed(3)
+        loader = Loader(Forgiving(), 8, num_workers=num_workers, cache=cache)
+        found.append([list(loader) for _ in range(9)])
+    assert same(*found)
+    answers = {bool((batches[0][5] < 0).any()) for batches in found[0]}
+    assert answers == {True, False} and loader.stats().cache.tiers[0].num_hits >= 8 * 40
 
 
 def test_workers_know_who_they_are():

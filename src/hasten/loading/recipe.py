@@ -15,6 +15,10 @@ PixelRule = Literal["identical", "close", "any"]
 """Which pixels an image may have: Pillow's own; within 1/255 of them; whatever is fastest to decode."""
 
 
+class UnsplitError(Exception):
+    """This sample is not made in two parts: `dataset[index]` is to make it; no user sees this."""
+
+
 class Recipe(Protocol):
     """What makes a dataset's samples. Picklable wherever the dataset is."""
 
@@ -40,7 +44,8 @@ class Recipe(Protocol):
     def complete(self, prepared: Any, generator: torch.Generator) -> Any:
         """The sample. It draws from `generator`, or from the global ones where `draws_globally`.
 
-        `prepared` may be a view of a cache: it must not be written to.
+        `prepared` may be a view of a cache: it must not be written to. Raises UnsplitError where the dataset may have
+        an answer to what its transforms raised.
         """
         ...
 

@@ -19,6 +19,7 @@ from recipes import (
 )
 
 from hasten.loading.datasets.prefix import find_recipe
+from hasten.loading.recipe import UnsplitError
 
 
 class OwnGeneratorTransform:
@@ -151,41 +152,24 @@ def test_what_a_transform_is_given_is_noted_before_it_changes():
     assert_kept(Changing(noisy))
 
 
-class Forgiving(Numbers):
-    def __getitem__(self, index):
-        try:
+def test_a_sample_that_only_the_dataset_can_make_is_left_to_it():
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            if index == 2:
+                raise OSError("sample 2 is broken")
             return self.transform(self.numbers[index])
-        except ValueError:
-            return -self.numbers[index]
 
-
-def test_a_dataset_that_answers_what_its_transform_raises_still_does():
     def fussy(x):
-        if np.random.rand() < 0.5:
+        if x[0] == 80:
             raise ValueError
-        return x + np.float32(np.random.rand())
+        return x + random.random()
 
-    dataset = Forgiving(lambda x: x + np.float32(np.random.rand()))
-    recipe = find_recipe(dataset)
+    recipe = find_recipe(Broken(fussy))
     assert recipe.keepable
-    recipe.transforms["transform"] = type(recipe.transforms["transform"])(fussy, (), (fussy,), True, False)
-    dataset.transform = fussy
-    assert_same_samples(recipe, dataset, seeds=range(5))
-
-
-class Broken(Numbers):
-    def __getitem__(self, index):
-        if index == 2:
-            raise OSError("sample 2 is broken")
-        return self.transform(self.numbers[index])
-
-
-def test_an_error_of_the_dataset_comes_when_the_sample_is_completed():
-    recipe = find_recipe(Broken(noisy))
-    assert recipe.keepable
-    prepared = through_memory(recipe.prepare(2))
-    with pytest.raises(OSError, match="sample 2 is broken"):
-        recipe.complete(prepared, torch.Generator())
+    for index in (2, 4):
+        prepared = through_memory(recipe.prepare(index))
+        with pytest.raises(UnsplitError):
+            recipe.complete(prepared, torch.Generator())
 
 
 def test_images_are_kept_before_a_random_function(files):
@@ -240,9 +224,10 @@ class ForgivingOne(Photos):
             return "nothing"
 
 
-def test_a_sample_that_cannot_be_kept_is_made_whole(files):
+def test_a_sample_that_cannot_be_kept_is_left_to_the_dataset(files):
     dataset = ForgivingOne(files, lambda image: np.array(image) * random.random())
     recipe = find_recipe(dataset)
     assert recipe.keepable
-    assert recipe.prepare(2).calls is None
-    assert_same_samples(recipe, dataset)
+    with pytest.raises(UnsplitError):
+        recipe.complete(recipe.prepare(2), torch.Generator())
+    assert_same_samples(recipe, dataset, indices={*range(len(files))} - {2})

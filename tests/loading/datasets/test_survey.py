@@ -12,7 +12,7 @@ import runpy
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from random import random as chance
 
 import numpy as np
@@ -246,6 +246,9 @@ def test_the_digest_changes_with_every_value_that_is_read():
         (Shift([[1], 2]), Shift([[1, 2]])),
         (Shift({"a": 1, "b": 2}), Shift({"b": 2, "a": 1})),
         (Shift(["1"] * 200), Shift(["1"] * 199 + [1])),
+        (Shift([Path("a")] * 200), Shift([Path("a")] * 199 + [Path("b")])),
+        (Shift([Path("a")] * 200), Shift(["a"] * 200)),
+        (Shift([Path("a")] * 200), Shift([PureWindowsPath("a")] * 200)),
         (Shift(Image.new("L", (2, 3))), Shift(Image.new("L", (3, 2)))),
         (lambda x: x + 1, lambda x: x + 2),
         (lambda x: x + 1, lambda x: x - 1),
@@ -290,6 +293,13 @@ def test_another_process_finds_the_same_digest(tmp_path, capsys):
 def test_what_is_too_large_is_doubted():
     assert survey([object] * 3).doubts == ()
     assert survey([Shift(number) for number in range(MOST_VISITS)]).doubts
+
+
+def test_no_number_of_paths_is_too_large():
+    paths = [(Path(f"folder/{number}.jpg"), number) for number in range(MOST_VISITS)]
+    found = survey(Shift(paths))
+    assert found.is_complete and not found.doubts
+    assert found.digest == survey(Shift(copy.deepcopy(paths))).digest
 
 
 def test_a_list_that_holds_itself_ends():

@@ -6,6 +6,7 @@ process, and what is done about a sample that fails.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from dataclasses import replace
@@ -18,12 +19,12 @@ from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
 from hasten.loading.failures import name_in, substitute
-from hasten.loading.generators import has_cached_normal, kept, restore, seed_all, snapshot
+from hasten.loading.generators import ALL, has_cached_normal, kept, restore, seed_all, snapshot
 from hasten.loading.memory.arena import Arena, Place
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
 from hasten.loading.memory.rows import MisfitError, Target
-from hasten.loading.recipe import Plain
+from hasten.loading.recipe import Plain, UnsplitError
 
 LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
 
@@ -39,10 +40,10 @@ class SampleError(Exception):
 class Maker:
     """One hand of the crew.
 
-    A dataset that draws from the global generators finds them seeded for each sample. Most do not draw; to seed them
-    all the same would cost more than many a sample does. So samples are made without, and when it turns out that
-    somebody drew, the same samples are made once more, seeded, as are all that follow. In a thread the generators are
-    the training loop's while it runs, and are left alone.
+    A dataset that draws from the global generators finds them seeded for each sample. Most do not draw, or from one of
+    them; to seed all the same would cost more than many a sample does. So samples are made without, and when it turns
+    out that somebody drew, the same samples are made once more, with what was drawn from seeded, as are all that
+    follow. In a thread the generators are the training loop's while it runs, and are left alone.
     """
 
     def __init__(
@@ -55,31 +56,33 @@ class Maker:
         self._note = note
         self._nests: dict[int, Nest] = {}
         self._watches = kit.recipe.draws_globally and not is_thread
-        self._seeds = self._watches and not is_process and has_cached_normal()
+        self._seeded = ALL if self._watches and not is_process and has_cached_normal() else frozenset[str]()
+        """The generators that are seeded for each sample."""
         self._answer = Answer(-1, 0, 0)
         """That of the ticket in hand."""
 
     def answer(self, ticket: Ticket) -> Answer:
         """Do what the ticket asks for. What the user's code raises is in the answer."""
         began = time.thread_time()
-        if self._seeds or not self._watches:
-            answer = self._kept(ticket)
-        else:
-            before = snapshot()
-            answer = self._do(ticket)
-            if snapshot() != before:
-                restore(before)
-                self._seeds = True
-                answer = self._kept(ticket)
+        while (answer := self._seeded_rightly(ticket)) is None:
+            pass
         self._note[0] = -1
         answer.cpu_seconds = time.thread_time() - began
         return answer
 
-    def _kept(self, ticket: Ticket) -> Answer:
-        if self._is_process or not self._seeds:
+    def _seeded_rightly(self, ticket: Ticket) -> Answer | None:
+        """The answer; None where somebody drew from a generator that was not seeded: from now on it is."""
+        if not self._watches:
             return self._do(ticket)
-        with kept():  # they are the training loop's
-            return self._do(ticket)
+        with kept() if self._seeded and not self._is_process else contextlib.nullcontext():  # the training loop's
+            before = snapshot()
+            answer = self._do(ticket)
+            drawn = before.moved(snapshot())
+            if drawn <= self._seeded:
+                return answer
+            restore(before)
+            self._seeded |= drawn if self._is_process else ALL  # the loop may make a normal number ahead
+            return None
 
     def _do(self, ticket: Ticket) -> Answer:
         answer = Answer(ticket.batch, ticket.start, len(ticket.indices))
@@ -107,7 +110,7 @@ class Maker:
             return
         samples: list[Any] = []
         try:
-            if type(self._kit.recipe) is Plain and not self._seeds:
+            if type(self._kit.recipe) is Plain and not self._seeded:
                 self._do_plain(ticket, samples)
             else:
                 for at in range(len(ticket.indices)):
@@ -145,8 +148,7 @@ class Maker:
         def put(prepared: Any) -> list[list[object]]:
             nonlocal began
             there = time.perf_counter()
-            self._seed(ticket, row - ticket.start, index)
-            sample = recipe.complete(prepared, self._generator)
+            sample = self._complete(prepared, ticket, row - ticket.start, index)
             made = time.perf_counter()
             objects = self._write(sample, row, nest, targets, answer)
             answer.prepare_seconds += there - began
@@ -207,8 +209,8 @@ class Maker:
         kit = self._kit
         samples = self._fetch(ticket, answer)
         began = time.perf_counter()
-        if self._seeds:
-            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 1))  # for a collate_fn that draws
+        if self._seeded:
+            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 1), self._seeded)  # for a collate_fn that draws
         batch = kit.collate(samples)
         if self._is_process:
             self._pack(batch, ticket, answer)
@@ -223,8 +225,8 @@ class Maker:
         if not kit.fetches_batches:
             return [finished(self._sample_or_substitute(ticket, at, answer)) for at in range(len(ticket.indices))]
         began = time.perf_counter()
-        if self._seeds:
-            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 0))
+        if self._seeded:
+            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 0), self._seeded)
         samples = kit.dataset.__getitems__(ticket.indices)
         answer.complete_seconds += time.perf_counter() - began
         return samples
@@ -273,8 +275,7 @@ class Maker:
         def complete(prepared: Any) -> Any:
             between = time.perf_counter()
             answer.prepare_seconds += between - began
-            self._seed(ticket, at, index)
-            made = self._copied(recipe.complete(prepared, self._generator))
+            made = self._copied(self._complete(prepared, ticket, at, index))
             answer.complete_seconds += time.perf_counter() - between
             return made
 
@@ -283,11 +284,17 @@ class Maker:
             return complete(recipe.prepare(index))
         return cache.get(position, recipe, use=complete)
 
+    def _complete(self, prepared: Any, ticket: Ticket, at: int, index: Any) -> Any:
+        self._seed(ticket, at, index)
+        with contextlib.suppress(UnsplitError):
+            return self._kit.recipe.complete(prepared, self._generator)
+        self._seed(ticket, at, index)
+        return self._kit.dataset[index]
+
     def _seed(self, ticket: Ticket, at: int, index: Any) -> None:
-        if not self._seeds and not self._kit.recipe.draws_itself:
-            return
-        seed = sample_seed(ticket.seed, index, ticket.occurrences[at] if ticket.occurrences else 0)
-        if self._seeds:
-            seed_all(seed)
-        if self._kit.recipe.draws_itself:
-            self._generator.manual_seed(seed)
+        draws_itself = self._kit.recipe.draws_itself
+        if self._seeded or draws_itself:
+            seed = sample_seed(ticket.seed, index, ticket.occurrences[at] if ticket.occurrences else 0)
+            seed_all(seed, self._seeded)
+            if draws_itself:
+                self._generator.manual_seed(seed)

@@ -20,7 +20,7 @@ import torch
 
 from hasten.loading.datasets.keeping import UnkeepableError, kept, opened
 from hasten.loading.datasets.promises import Promise, TouchedError, Witness
-from hasten.loading.generators import restore, snapshot
+from hasten.loading.recipe import UnsplitError
 
 Transform = Callable[..., Any]
 
@@ -52,9 +52,8 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Halfway:
-    """A sample without what its transforms do to it. `calls` None: one that could not be parted, and is made at once."""
+    """A sample without what its transforms do to it. `calls` None: one that could not be parted."""
 
-    index: Any
     calls: tuple[Call, ...] | None = None
     sample: Any = None
 
@@ -90,27 +89,24 @@ class Split:
         stand_ins = {name: _Deferring(name, steps, calls, witness) for name, steps in self.transforms.items()}
         try:
             sample = kept(twin(self.dataset, stand_ins)[index])
-        except Exception:  # where it is the dataset's own, it comes again when the sample is completed
+        except Exception:  # where it is the dataset's own, it comes again when the dataset makes the sample
             if self._is_trial:
                 raise
-            return Halfway(index)
+            return Halfway()
         if witness.touched and self._is_trial:
             raise TouchedError
-        return Halfway(index) if witness.touched else Halfway(index, tuple(calls), sample)
+        return Halfway() if witness.touched else Halfway(tuple(calls), sample)
 
     def complete(self, prepared: Halfway, generator: torch.Generator) -> Any:
         """The transforms."""
         if prepared.calls is None:
-            return self.dataset[prepared.index]
-        states = snapshot() if self.draws_globally else None
+            raise UnsplitError
         try:
             return self._completed(prepared.calls, prepared.sample)
-        except Exception:  # the dataset may have an answer to what its transforms raise
+        except Exception as error:
             if self._is_trial:
                 raise
-            if states is not None:
-                restore(states)
-            return self.dataset[prepared.index]
+            raise UnsplitError from error
 
     def _completed(self, calls: tuple[Call, ...], sample: Any) -> Any:
         results: list[Any] = []

@@ -12,7 +12,6 @@ known is doubted.
 from __future__ import annotations
 
 import hashlib
-import marshal
 import random
 import sys
 import types
@@ -32,7 +31,7 @@ from hasten.loading.datasets.classes import (
     states,
     type_and_text,
 )
-from hasten.loading.datasets.parts import SCALARS, is_plain, parts_of
+from hasten.loading.datasets.parts import SCALARS, is_plain, parts_of, plain_bytes
 from hasten.loading.datasets.references import references_of
 from hasten.loading.datasets.trusted import SETTLED_FUNCTIONS, SETTLED_TRANSFORMS, is_doubtful_name, is_trusted_module
 from hasten.loading.images.known import name_of
@@ -178,7 +177,7 @@ class _Walk:
                 self.doubt(f"a {type(value).__name__} of objects is in no certain order")
                 self._emit(f"at {id(value)}")
         elif len(value) > 100 and is_plain([value]):
-            self._emit(marshal.dumps(value, 2))  # later versions tell the same string from an equal one
+            self._emit(plain_bytes(value))
         else:
             for one in value.items() if isinstance(value, dict) else value:
                 self.visit(one)
