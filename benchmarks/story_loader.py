@@ -172,7 +172,7 @@ def measure_loader(folder: Path) -> None:
 def tree_seconds() -> float:
     """CPU seconds of this process and of its workers."""
     me = psutil.Process()
-    return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children()))
+    return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children(recursive=True)))
 
 
 MEASURED = {

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from hasten.loading.datasets.keeping import kept, opened
 from hasten.loading.datasets.prefix import Finder
 from hasten.loading.datasets.survey import digest_of
-from hasten.loading.generators import seed_all
+from hasten.loading.generators import seed_generators
 from hasten.loading.memory.nest import finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
 from hasten.loading.recipe import Plain
@@ -41,10 +41,10 @@ def normal(sample):
 
 def assert_same_samples(recipe, dataset, seeds=(1, 2, 3), indices=None):
     for index, seed in itertools.product(indices or range(len(dataset)), seeds):
-        seed_all(seed)
+        seed_generators(seed)
         expected = dataset[index]
         for prepared in (recipe.prepare(index), through_memory(recipe.prepare(index))):
-            seed_all(seed)
+            seed_generators(seed)
             sample = finished(recipe.complete(prepared, torch.Generator().manual_seed(seed)))
             assert normal(sample) == normal(expected)
 

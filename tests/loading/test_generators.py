@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hasten.loading.crew.randomness import mix, sample_seed
-from hasten.loading.generators import has_cached_normal, kept, restore, seed_all, snapshot
+from hasten.loading.generators import has_cached_normal, kept, restore, seed_generators, snapshot
 
 DRAWS = {
     "torch": lambda: torch.rand(1),
@@ -21,14 +21,14 @@ DRAWS = {
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_every_draw_is_seen_and_can_be_taken_back(draw):
-    seed_all(3)
+    seed_generators(3)
     before = snapshot()
     draw()
     assert snapshot() != before
     restore(before)
     assert snapshot() == before
     expected = torch.rand(1), random.random(), np.random.rand()
-    seed_all(3)
+    seed_generators(3)
     assert (torch.rand(1), random.random(), np.random.rand()) == expected
 
 
@@ -38,16 +38,17 @@ def test_nothing_drawn_is_nothing_seen():
     assert snapshot() == before
 
 
-def test_another_generator_behind_numpys_functions_is_watched_too():
+@pytest.mark.parametrize("other", [np.random.PCG64, np.random.Philox])
+def test_another_generator_behind_numpys_functions_is_watched_too(other):
     known = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.PCG64(1))
+    np.random.set_bit_generator(other(1))
     try:
         before = snapshot()
-        np.random.rand()
+        np.random.randn()
         after = snapshot()
-        assert after != before and after == snapshot()
+        assert before.moved(after) == {"numpy"} and not after.moved(snapshot())
         restore(before)
-        assert snapshot() == before
+        assert not before.moved(snapshot()) and not has_cached_normal()
     finally:
         np.random.set_bit_generator(known)
 
@@ -58,8 +59,23 @@ def test_a_normal_number_made_ahead_is_known_and_kept():
     np.random.randn()
     assert has_cached_normal()
     with kept():
-        seed_all(5)
+        seed_generators(5)
         assert not has_cached_normal()
+    assert has_cached_normal()
+
+
+def test_what_is_drawn_from_is_told_and_can_be_seeded_alone():
+    before = snapshot()
+    seed_generators(5, {"numpy", "python"})
+    assert before.moved(snapshot()) == {"numpy", "python"}
+
+
+def test_a_normal_number_that_was_ahead_stays_where_numpy_did_not_move():
+    np.random.seed(1)
+    np.random.randn()
+    before = snapshot()
+    random.random()
+    restore(before)
     assert has_cached_normal()
 
 

@@ -269,6 +269,37 @@ def test_the_generators_of_the_training_loop_are_left_alone():
     assert all(np.array_equal(one, other) for one, other in zip(np.random.get_state(), states[1]))
 
 
+def test_a_normal_number_that_a_sample_left_over_is_not_the_training_loops():
+    class Normal(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return np.random.randn()
+
+    np.random.seed(1)
+    expected = np.random.randn()
+    np.random.seed(1)
+    list(Loader(Normal(), 4))
+    assert np.random.randn() == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchs_seed_is_the_samples_own_though_it_is_only_read(num_workers):
+    class Reading(Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            return random.random(), torch.initial_seed() % 1000
+
+    torch.manual_seed(3)
+    ours = list(Loader(Reading(), 4, num_workers=num_workers))
+    torch.manual_seed(3)
+    assert same(ours, list(Loader(Reading(), 4)))
+    assert len({int(seed) for _, seeds in ours for seed in seeds}) > 4
+
+
 def test_a_random_dataset_that_draws_seldom_is_seeded_too():
     class Seldom(Dataset):
         def __len__(self):

@@ -44,8 +44,8 @@ class Recipe(Protocol):
     def complete(self, prepared: Any, generator: torch.Generator) -> Any:
         """The sample. It draws from `generator`, or from the global ones where `draws_globally`.
 
-        `prepared` may be a view of a cache: it must not be written to. Raises UnsplitError where the dataset may have
-        an answer to what its transforms raised.
+        `prepared` may be a view of a cache: it must not be written to. Raises UnsplitError where the dataset was
+        not to be parted at this sample, or may have an answer to what its transforms raised.
         """
         ...
 

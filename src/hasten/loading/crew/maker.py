@@ -19,7 +19,7 @@ from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.tickets import Answer, Replaced, Ticket
 from hasten.loading.failures import name_in, substitute
-from hasten.loading.generators import ALL, has_cached_normal, kept, restore, seed_all, snapshot
+from hasten.loading.generators import ALL, has_cached_normal, kept, restore, seed_generators, snapshot
 from hasten.loading.memory.arena import Arena, Place
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.packing import pack, unpack, write_buffers
@@ -40,10 +40,10 @@ class SampleError(Exception):
 class Maker:
     """One hand of the crew.
 
-    A dataset that draws from the global generators finds them seeded for each sample. Most do not draw, or from one of
-    them; to seed all the same would cost more than many a sample does. So samples are made without, and when it turns
-    out that somebody drew, the same samples are made once more, with what was drawn from seeded, as are all that
-    follow. In a thread the generators are the training loop's while it runs, and are left alone.
+    A dataset that draws from the global generators finds them seeded for each sample. Most draw from one of them or
+    from none; to seed all the same would cost more than many a sample does. So samples are made without, and when it
+    turns out that somebody drew from a generator, they are made once more, and from then on that one is seeded. In a
+    thread the generators are the training loop's while it runs, and are left alone.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Maker:
         self._note = note
         self._nests: dict[int, Nest] = {}
         self._watches = kit.recipe.draws_globally and not is_thread
-        self._seeded = ALL if self._watches and not is_process and has_cached_normal() else frozenset[str]()
+        self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
         """The generators that are seeded for each sample."""
         self._answer = Answer(-1, 0, 0)
         """That of the ticket in hand."""
@@ -72,16 +72,17 @@ class Maker:
 
     def _seeded_rightly(self, ticket: Ticket) -> Answer | None:
         """The answer; None where somebody drew from a generator that was not seeded: from now on it is."""
-        if not self._watches:
-            return self._do(ticket)
         with kept() if self._seeded and not self._is_process else contextlib.nullcontext():  # the training loop's
+            if not self._watches or self._seeded == ALL:
+                return self._do(ticket)
             before = snapshot()
             answer = self._do(ticket)
             drawn = before.moved(snapshot())
             if drawn <= self._seeded:
                 return answer
             restore(before)
-            self._seeded |= drawn if self._is_process else ALL  # the loop may make a normal number ahead
+            # Torch's seed may be asked for without a draw; and the training loop may make a normal number ahead.
+            self._seeded |= drawn | {"torch"} if self._is_process else ALL
             return None
 
     def _do(self, ticket: Ticket) -> Answer:
@@ -209,8 +210,8 @@ class Maker:
         kit = self._kit
         samples = self._fetch(ticket, answer)
         began = time.perf_counter()
-        if self._seeded:
-            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 1), self._seeded)  # for a collate_fn that draws
+        if self._seeded:  # for a collate_fn that draws
+            seed_generators(sample_seed(ticket.seed, repr(ticket.indices), 1), self._seeded)
         batch = kit.collate(samples)
         if self._is_process:
             self._pack(batch, ticket, answer)
@@ -226,7 +227,7 @@ class Maker:
             return [finished(self._sample_or_substitute(ticket, at, answer)) for at in range(len(ticket.indices))]
         began = time.perf_counter()
         if self._seeded:
-            seed_all(sample_seed(ticket.seed, repr(ticket.indices), 0), self._seeded)
+            seed_generators(sample_seed(ticket.seed, repr(ticket.indices), 0), self._seeded)
         samples = kit.dataset.__getitems__(ticket.indices)
         answer.complete_seconds += time.perf_counter() - began
         return samples
@@ -295,6 +296,6 @@ class Maker:
         draws_itself = self._kit.recipe.draws_itself
         if self._seeded or draws_itself:
             seed = sample_seed(ticket.seed, index, ticket.occurrences[at] if ticket.occurrences else 0)
-            seed_all(seed, self._seeded)
+            seed_generators(seed, self._seeded)
             if draws_itself:
                 self._generator.manual_seed(seed)

@@ -25,7 +25,7 @@ from hasten.loading.crew.kit import Kit, note_of
 from hasten.loading.crew.maker import Maker
 from hasten.loading.crew.tickets import Answer, Ticket, to_message
 from hasten.loading.failures import name_sample
-from hasten.loading.generators import seed_all
+from hasten.loading.generators import seed_generators
 from hasten.loading.memory.arena import Arena, Place
 
 PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there
@@ -72,7 +72,7 @@ def work(errand: Errand) -> None:
     stack_without_shared_memory()
     failed: ExceptionWrapper | None = None
     try:
-        seed_all(seed)
+        seed_generators(seed)
         if kit.init is not None:
             kit.init(number)
     except Exception:

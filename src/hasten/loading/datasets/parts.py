@@ -82,7 +82,7 @@ def plain_bytes(value: Any) -> bytes:
     """What tells a plain value from every other; of a million paths in 0.5 s, of as many strings in 0.04 s."""
     try:
         return marshal.dumps(value, 2)  # later versions tell the same string from an equal one
-    except ValueError:  # it does not know paths; nor does a repr leave anything out
+    except ValueError:  # of a path, which it does not know, and whose repr leaves nothing out
         return repr(value).encode()
 
 

@@ -31,7 +31,7 @@ from hasten.loading.datasets.watching import why_not
 from hasten.loading.images.known import Unknown, flatten, name_of
 from hasten.loading.recipe import PixelRule, Plain, Recipe
 
-FORMAT = 2
+FORMAT = 3
 """Of what recipes prepare. A new number, and what an earlier hasten kept on disk is not used any more."""
 
 

@@ -20,7 +20,7 @@ from hasten.loading.datasets.keeping import UnkeepableError, kept, opened
 from hasten.loading.datasets.promises import TouchedError
 from hasten.loading.datasets.survey import digest_of
 from hasten.loading.generators import kept as generators_kept
-from hasten.loading.generators import seed_all
+from hasten.loading.generators import seed_generators
 from hasten.loading.memory.nest import finished
 from hasten.loading.memory.packing import PackError, pack, unpack, write_buffers
 from hasten.loading.recipe import Recipe
@@ -87,12 +87,12 @@ def still_holds(recipe: Recipe, index: Any, prepared: Any) -> bool:
 def _differs(fresh: Callable[[], Pair], index: Any, seed: int, other_seed: int) -> str | None:
     """Why a sample is not made as it should be, or None."""
     make, _ = fresh()
-    seed_all(seed)
+    seed_generators(seed)
     before = _states()
     expected = make(index)
     after = _states()
     _, recipe = fresh()
-    seed_all(seed)
+    seed_generators(seed)
     prepared = recipe.prepare(index)
     if _states() != before:
         return "it draws from a generator outside of the dataset's transforms"
@@ -103,7 +103,7 @@ def _differs(fresh: Callable[[], Pair], index: Any, seed: int, other_seed: int) 
     if _digest(sample) is None or _digest(sample) != _digest(expected):
         return "made in two parts it is another sample"
     _, again = fresh()
-    seed_all(other_seed)
+    seed_generators(other_seed)
     if not still_holds(again, index, prepared):
         return "it is another one every time"
     return None

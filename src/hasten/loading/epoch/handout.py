@@ -16,7 +16,7 @@ from hasten.loading.crew.kit import Kit
 from hasten.loading.crew.randomness import sample_seed
 from hasten.loading.crew.worker import threads_as_there
 from hasten.loading.epoch.drafts import Draft
-from hasten.loading.generators import kept, seed_all
+from hasten.loading.generators import kept, seed_generators
 from hasten.loading.memory.nest import Nest, finished, map_tensors
 from hasten.loading.memory.packing import unpack
 from hasten.loading.memory.slots import Slots
@@ -51,14 +51,14 @@ def made_by_dataset(asked: Draft, kit: Kit, *, in_processes: bool) -> Any:
     indices, dataset = asked.indices, kit.dataset
     with kept(), threads_as_there(in_processes=in_processes):
         if kit.fetches_batches:
-            seed_all(sample_seed(asked.seed, repr(indices), 0))
+            seed_generators(sample_seed(asked.seed, repr(indices), 0))
             samples = dataset.__getitems__(indices)
         else:
             samples: list[Any] = []
             for row, index in enumerate(indices):
-                seed_all(sample_seed(asked.seed, index, asked.occurrences[row] if asked.occurrences else 0))
+                seed_generators(sample_seed(asked.seed, index, asked.occurrences[row] if asked.occurrences else 0))
                 samples.append(dataset[index])
-        seed_all(sample_seed(asked.seed, repr(indices), 1))  # for a collate_fn that draws
+        seed_generators(sample_seed(asked.seed, repr(indices), 1))  # for a collate_fn that draws
         return kit.collate(samples if kit.batched else samples[0])
 
 

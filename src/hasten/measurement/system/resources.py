@@ -139,7 +139,7 @@ class ResourceSampler:
         self._meter = TreeMeter(tells_faults=self._tree.tells_faults)
         self._nvml: Nvml | None = None
         self._pss_of: frozenset[int] = frozenset()
-        """The processes whose PSS was read last; when that was, and how long it took:"""
+        """The processes whose PSS was read last."""
         self._pss_at = self._pss_took = 0.0
         self._before: Reading | None = None
         self._stop = threading.Event()
