@@ -199,8 +199,9 @@ def test_the_sampler_sees_its_process_and_says_what_it_cost():
 
 
 @on_linux
-def test_memory_is_read_anew_where_processes_came_or_went(monkeypatch):
-    monkeypatch.setattr(resources, "PSS_MOST_SHARE", 1e9)  # at once
+@pytest.mark.parametrize("share", [1e9, 1e-9], ids=["read at once", "told from what was read"])
+def test_memory_is_right_where_processes_came_or_went(share, monkeypatch):
+    monkeypatch.setattr(resources, "PSS_MOST_SHARE", share)
     script = (
         "import os, signal, sys\n"
         "held = bytearray(b'1') * (300 << 20)\n"

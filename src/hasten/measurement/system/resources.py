@@ -56,8 +56,13 @@ class TreeMeter:
         self._read, self._written = Rising(), Rising()
         self._shared_correction: int | None = None
 
-    def add_up(self, processes: Collection[ProcessCounters], *, pss: int | None) -> TreeCounters:
-        """`pss` is the proportional set size, read now; None when it was not read this time."""
+    def add_up(
+        self, processes: Collection[ProcessCounters], *, pss: int | None, has_changed: bool = False
+    ) -> TreeCounters:
+        """`pss` is the proportional set size, read now; None when it was not read this time.
+
+        `has_changed`: processes came or went since it was.
+        """
         reads = [one.read_bytes for one in processes if one.read_bytes is not None]
         writes = [one.written_bytes for one in processes if one.written_bytes is not None]
         minor = int(self._minor.feed(sum(one.minor_faults for one in processes)))
@@ -68,11 +73,11 @@ class TreeMeter:
             major_faults=major if self._tells_faults else None,
             read_bytes=int(self._read.feed(sum(reads))) if reads else None,
             written_bytes=int(self._written.feed(sum(writes))) if writes else None,
-            resident_bytes=self._resident(processes, pss),
+            resident_bytes=self._resident(processes, pss, has_changed),
             num_processes=sum(one.is_alive for one in processes),
         )
 
-    def _resident(self, processes: Collection[ProcessCounters], pss: int | None) -> int:
+    def _resident(self, processes: Collection[ProcessCounters], pss: int | None, has_changed: bool) -> int:
         private = sum(one.resident_bytes - one.shared_bytes for one in processes)
         if pss is not None:
             # Pages shared after a fork count as private in every process, so the correction may be negative.
@@ -80,7 +85,9 @@ class TreeMeter:
             return pss
         if self._shared_correction is None:
             return private + max((one.shared_bytes for one in processes), default=0)
-        return max(0, private + self._shared_correction)
+        # What those who are gone had shared is now the others' own: no less than the largest of them has.
+        least = max((one.resident_bytes for one in processes), default=0) if has_changed else 0
+        return max(least, private + self._shared_correction)
 
 
 def sample_between(before: Reading, now: Reading, *, devices: tuple[DeviceSample, ...] = ()) -> ResourceSample | None:
@@ -187,7 +194,7 @@ class ResourceSampler:
         pss = self._pss(processes)
         now = Reading(
             at=self._clock(),
-            tree=self._meter.add_up(processes.values(), pss=pss),
+            tree=self._meter.add_up(processes.values(), pss=pss, has_changed=processes.keys() != self._pss_of),
             box=self._box.read(),
             own_cpu=time.process_time(),
         )
