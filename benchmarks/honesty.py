@@ -84,7 +84,7 @@ def harmful(folder: Path, _wanted: argparse.Namespace) -> Iterator[Trial]:
         ("compile", "default", cheap, 10.0),
     )
     for fix, value, chosen, seconds in cases:
-        trial = try_fix(chosen, {}, fix, value, frequencies=NO_RARE, manner=MANNER)
+        trial = try_fix(chosen, {}, {fix: value}, frequencies=NO_RARE, manner=MANNER)
         if seconds is not None and trial.baseline_seconds:  # a script that takes so long
             trial = charged(trial, num_steps=seconds / trial.baseline_seconds[0])
         yield trial

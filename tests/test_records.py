@@ -37,6 +37,8 @@ def example(kind):
         return (example(inner[0]), example(inner[0]))
     if origin is dict:
         return {"forward": example(inner[1])}
+    if origin is typing.Literal:
+        return inner[0]
     if inner:  # a union: the first that is not None
         return example(next(k for k in inner if k is not type(None)))
     return {bool: True, int: 1, float: 0.1 + 0.2, str: 'épaule\n"droite"'}[kind]

@@ -1,5 +1,6 @@
 """Steps become the mean step and where it goes."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +125,23 @@ def test_whatever_the_steps_nothing_is_negative_and_the_parts_never_exceed_the_w
     assert all(s is None or s >= 0 for s in breakdown.phases.values())
     assert breakdown.unaccounted >= 0
     assert known(breakdown) + breakdown.unaccounted == pytest.approx(breakdown.step_seconds)
+
+
+def test_a_larger_first_batch_is_not_taken_for_a_slow_start_of_the_epoch():
+    """Two steps an epoch, of 64 and of 36 samples, at one pace: what is left of the first is its workers' start."""
+    made = steps(count=40, num_samples=36, seconds=0.36)
+    longer = [
+        msgspec.structs.replace(
+            step,
+            num_samples=64,
+            starts_epoch=True,
+            seconds=0.64 + 0.1,
+            phases={**step.phases, "epoch_start": 0.1},
+        )
+        if index % 2 == 0
+        else step
+        for index, step in enumerate(made)
+    ]
+    breakdown = break_down(run(steps=tuple(longer), facts={"steps_per_epoch": 2.0}))
+    assert breakdown.phases["epoch_start"] == pytest.approx(0.05, rel=0.01)
+    assert breakdown.step_seconds == pytest.approx(0.55, rel=0.01)

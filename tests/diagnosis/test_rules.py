@@ -265,7 +265,8 @@ def crowded(ratio, **facts):
 def test_workers_that_nobody_waits_for_cost_the_cores_that_they_take():
     diagnosis = diagnose(crowded(0.45))
     finding = diagnosis.findings[0]
-    assert diagnosis.verdict.startswith("Data-bound: slow decoding")
+    assert diagnosis.breakdown.phases["data_wait"] < 0.05 * 0.1
+    assert diagnosis.verdict.startswith("CPU-starved: 2 loader workers and PyTorch share 2 cores; slow decoding")
     assert finding.kind == "slow_decode" and finding.recoverable == pytest.approx(0.75 * 0.55 * 0.1)
     assert any("workers take cores" in reason for reason in finding.because)
 

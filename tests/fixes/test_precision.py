@@ -205,3 +205,74 @@ def test_a_step_with_a_closure_takes_the_scale_off(scaled):
     optimizer.step(closure)
     assert weight.item() == pytest.approx(1.0)
     assert "calls the script's backward itself" in scaled.states["fp16"]
+
+
+class Guarded(nn.Module):
+    """Needs float32 inside, whatever is round it, as a rotary embedding does."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Linear(32, 32)
+        self.seen = []
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            out = self.weights(x.float())
+        self.seen.append(out.dtype)
+        return out
+
+
+class WithOptions(nn.Module):
+    """Opens autocast itself, by an option that is left off."""
+
+    def __init__(self, amp):
+        super().__init__()
+        self.amp = amp
+        self.first, self.guarded, self.head = nn.Linear(16, 32), Guarded(), nn.Linear(32, 4)
+        self.seen = []
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=self.amp):
+            hidden = self.first(x)
+            hidden = self.guarded(hidden)
+        with torch.autocast(
+            "cpu",
+            enabled=False,
+        ):
+            scores = self.head(hidden.float())
+        self.seen.append((self.first(x).dtype, scores.dtype))
+        return {"scores": scores}
+
+
+def test_a_disabled_context_round_the_model_is_an_option_left_off(put_on):
+    states = put_on("bf16")
+    model = Net()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    fit(model)  # under autocast(enabled=False)
+    assert set(model.seen) == {torch.bfloat16} and states == {"bf16": "on"} and not scaler.is_enabled()
+
+
+def test_a_disabled_context_in_the_forward_is_switched_on_where_an_option_leaves_it_off(put_on):
+    seen = []
+    model = WithOptions(amp=False)
+    model.first.register_forward_hook(lambda _m, _a, out: seen.append(out.dtype))
+    put_on("bf16")
+    fit(model)
+    assert set(seen) == {torch.bfloat16}
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_context_that_says_false_itself_guards_what_needs_float32(put_on):
+    model = WithOptions(amp=False)
+    put_on("bf16")
+    fit(model)
+    assert set(model.guarded.seen) == {torch.float32}
+    assert {scores for _, scores in model.seen} == {torch.float32}
+
+
+def test_taken_off_contexts_are_as_the_script_wrote_them(put_on, site):
+    entering = torch.autocast.__enter__
+    put_on("bf16")
+    fit(WithOptions(amp=False))
+    site.patches.undo()
+    assert torch.autocast.__enter__ is entering

@@ -44,9 +44,36 @@ def test_what_a_finding_is_sure_of_is_promised_in_full():
 
 
 def test_what_only_seemed_faster_is_promised_by_half_and_tried():
-    found = promised(facts={"models": (NET,)}, interventions=[unsure("channels_first", 0.8)])
-    assert found["channels_last"].saves == pytest.approx(0.1 * STEP, rel=0.05)
-    assert promised(facts={"models": (NET,)}, interventions=[unsure("channels_first", 0.95)]) == {}
+    found = promised(interventions=[unsure("denormals", 0.8)])
+    assert found["flush_denormal"].saves == pytest.approx(0.1 * STEP, rel=0.05)
+    sure = Intervention(name="channels_first", ratio=Interval(value=0.99, low=0.98, high=1.0), num_steps=40)
+    assert promised(facts={"models": (NET,)}, interventions=[sure]) == {}
+
+
+def test_what_was_too_noisy_to_exclude_what_such_fixes_save_is_tried():
+    found = promised(facts={"models": (NET,)}, on=BF16, interventions=[unsure("full_precision", 1.0)])
+    assert found["bf16"].saves == pytest.approx(0.5 * 0.35 * 0.08, rel=0.1), "half of what it usually saves"
+    sure = tried("full_precision", 1.0)
+    assert promised(facts={"models": (NET,)}, on=BF16, interventions=[sure]) == {}
+
+
+def test_what_was_not_measured_is_tried_by_what_such_fixes_save():
+    given = {"facts": {"models": (NET,)}, "on": BF16}
+    assert promised(**given) == {}, "the diagnosis did not think it worth a measurement"
+    found = promised(untried=("full_precision", "channels_first"), **given)
+    assert found["bf16"].saves > found["channels_last"].saves > 0.02 * STEP
+
+
+def states(**changes):
+    return {s.fix: s.state for s in candidates(situation_of(run(**changes), {}))[1]}
+
+
+def test_every_fix_without_a_trial_says_whether_it_was_measured():
+    given = {"facts": {"models": (NET,)}, "on": BF16}
+    assert states(interventions=[tried("full_precision", 1.0)], **given)["bf16"] == "does not help"
+    assert "1.00x (0.98 to 1.02)" in reasons(interventions=[tried("full_precision", 1.0)], **given)["bf16"]
+    assert states(facts={"models": (NET,), "autocast": True}, on=BF16)["bf16"] == "does not apply"
+    assert states()["batch_size"] == "not tried"
 
 
 def test_reduced_precision_is_promised_only_where_the_cpu_has_units_for_it():
@@ -90,11 +117,11 @@ def test_a_loader_that_takes_cores_from_training_is_suspected_though_nothing_wai
 
 
 def test_once_a_fix_is_kept_less_of_a_suspicion_will_do():
-    given = {"facts": {"models": (NET,)}, "interventions": [unsure("channels_first", 0.94)]}
-    assert "channels_last" not in promised(**given)
-    assert promised({"fused_optimizer": True}, **given)["channels_last"].saves == pytest.approx(0.03 * STEP, rel=0.1)
-    given = {"facts": {"models": (NET,)}, "interventions": [unsure("channels_first", 1.02)]}
-    assert "channels_last" not in promised({"fused_optimizer": True}, **given), "it did not even seem faster"
+    given = {"interventions": [unsure("denormals", 0.94)]}
+    assert "flush_denormal" not in promised(**given)
+    assert promised({"bf16": True}, **given)["flush_denormal"].saves == pytest.approx(0.03 * STEP, rel=0.1)
+    given = {"interventions": [unsure("denormals", 1.02)]}
+    assert "flush_denormal" not in promised({"bf16": True}, **given), "it did not even seem faster"
     given = {"facts": {"models": (NET,)}, "interventions": [tried("channels_first", 0.97)]}
     assert "channels_last" not in promised(**given), "sure, and no finding"
     assert promised({"fused_optimizer": True}, **given)["channels_last"].saves == pytest.approx(0.03 * STEP, rel=0.1)

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.measurement.folding import Span, fold, loader_roles, validations_of
+from hasten.measurement.folding import (
+    FoldedStep,
+    Span,
+    epoch_starts,
+    fold,
+    loader_roles,
+    segment_means,
+    validations_of,
+)
 from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
 
 LEARNS = TRAINING | GRAD
@@ -526,3 +534,19 @@ def test_no_phase_is_negative_and_their_sum_never_exceeds_the_step(steps, worker
     for step in tape.fold(with_workers=frozenset(workers)):
         assert all(seconds >= 0.0 for seconds in step.phases.values())
         assert total(step) <= step.seconds + 1e-9, step.phases
+
+
+def folded(seconds, samples, segment, *, label="on", **more):
+    return FoldedStep(start=0.0, end=seconds, label=label, counted=True, segment=segment, num_samples=samples, **more)
+
+
+def test_segments_that_met_smaller_batches_do_not_seem_faster():
+    steps = [folded(0.64, 64, 1), folded(0.36, 36, 2), folded(0.64, 64, 3), folded(0.36, 36, 4)]
+    assert segment_means(steps, "on") == pytest.approx([0.5] * 4)
+    same = [folded(0.3, 64, 1), folded(0.4, 64, 2)]
+    assert segment_means(same, "on") == pytest.approx([0.3, 0.4])
+
+
+def test_what_more_samples_take_is_not_the_start_of_an_epoch():
+    first = folded(0.74, 64, 1, starts_epoch=True, phases={"epoch_start": 0.1})
+    assert epoch_starts([first, folded(0.36, 36, 1)]) == pytest.approx([0.1])

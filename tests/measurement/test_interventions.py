@@ -1,13 +1,14 @@
 """Which further runs a run gives a chance of telling something."""
 
 import importlib
+import types
 
 import msgspec
 import pytest
 import runs
 
 from hasten.measurement.effects import compare
-from hasten.measurement.interventions import INSTALLERS, Shares, broken_switch, choose
+from hasten.measurement.interventions import INSTALLERS, SWITCHES, TOGGLED, Shares, broken_segment, choose
 from hasten.records import Facts, LoaderFacts, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
@@ -36,9 +37,9 @@ def loader(**changes):
     return LoaderFacts(**{**given, "start_method": "fork", **changes})
 
 
-def chosen(*, phases=COMPUTING, step=0.1, faults=0.0, others=0.0, on=None, **facts):
+def chosen(*, phases=COMPUTING, step=0.1, faults=0.0, others=0.0, on=None, already=(), **facts):
     shares = Shares(step=step, regular=step, phases=phases, faults=faults, others_cpu=others)
-    return choose(Facts(**{"boundary": "optimizer", "num_threads": 1, **facts}), shares, on or machine())
+    return choose(Facts(**{"boundary": "optimizer", "num_threads": 1, **facts}), shares, on or machine(), on=already)
 
 
 def inside(**case):
@@ -48,7 +49,7 @@ def inside(**case):
 
 def switches(**case):
     spec = inside(**case)
-    return [] if spec is None else spec["switches"]
+    return {} if spec is None else {cause: value for cause, _fix, _installer, value, _settle in spec["switches"]}
 
 
 def launches(**case):
@@ -142,22 +143,33 @@ def test_channels_last_is_tried_on_convolutions_that_are_not(changes, tried):
 @pytest.mark.parametrize(
     ("benchmark", "shapes", "tried"),
     [
-        (False, 1, ["cudnn_autotune=on"]),
-        (True, 1, []),
-        (True, 50, ["cudnn_autotune=off"]),
-        (False, 50, []),
+        (False, 1, {"cudnn_autotune": True}),
+        (True, 1, {}),
+        (True, 50, {"cudnn_autotune": False}),
+        (False, 50, {}),
     ],
 )
 def test_autotuning_is_tried_against_the_shapes(benchmark, shapes, tried):
     case = {"models": (model(num_convolutions=3),), "device": "cuda"}
     found = switches(**case, cudnn_benchmark=benchmark, num_input_shapes=shapes)
-    assert [name for name in found if name.startswith("cudnn")] == tried
+    assert {name: value for name, value in found.items() if name.startswith("cudnn")} == tried
 
 
 def test_threads_are_tried_as_many_as_the_workers_leave_cores():
-    assert "thread_contention=1" in switches(num_threads=4, loaders=(loader(num_workers=3),))
-    assert "thread_contention=2" in switches(num_threads=4, loaders=(loader(num_workers=2),))
-    assert not any(n.startswith("thread") for n in switches(num_threads=1, loaders=(loader(num_workers=2),)))
+    assert switches(num_threads=4, loaders=(loader(num_workers=3),))["thread_contention"] == 1
+    assert switches(num_threads=4, loaders=(loader(num_workers=2),))["thread_contention"] == 2
+    assert "thread_contention" not in switches(num_threads=1, loaders=(loader(num_workers=2),))
+
+
+def test_what_is_on_already_is_not_turned_on_and_off():
+    case = {"models": (model(num_convolutions=3),), **BF16}
+    assert {"full_precision", "channels_first"} <= {*switches(**case)}
+    assert {"full_precision", "channels_first"} & {*switches(already=("bf16",), **case)} == {"channels_first"}
+
+
+def test_what_may_gain_most_is_tried_first():
+    found = [*switches(models=(model(num_convolutions=3),), anomaly_detection=True, **BF16)]
+    assert found.index("anomaly_detection") < found.index("full_precision") < found.index("denormals")
     assert not any(n.startswith("thread") for n in switches(num_threads=4, loaders=(loader(),)))
 
 
@@ -224,7 +236,7 @@ def test_a_profiler_is_kept_off_in_a_launch_of_its_own():
 
 
 def test_what_a_further_launch_puts_on_is_there_to_be_put_on():
-    for installer in INSTALLERS.values():
+    for installer in (*INSTALLERS.values(), *(installer for _fix, installer in TOGGLED.values()), SWITCHES):
         module, _, function = installer.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
 
@@ -272,12 +284,13 @@ def alternating():
     return next(f for f in chosen(loaders=(loader(),), phases=WAITING) if f.mode == "interventions")
 
 
-class Broken:
-    """A record of a script that ended in a segment of this label."""
+class Record:
+    """What an alternating launch told: its steps' labels, and how it ended."""
 
-    def __init__(self, segment, exit_code):
-        self.raw = {"segment": segment}
+    def __init__(self, *labels, exit_code=None, ended_by="hasten", segment=None):
+        self.raw = {"segment": segment, "ended_by": ended_by}
         self.exit_code = exit_code
+        self.steps = [types.SimpleNamespace(label=label) for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -285,19 +298,44 @@ class Broken:
     [
         ("denormals", 1, "denormals"),
         ("without denormals", 1, "denormals"),
+        ("replay", 1, "replay"),
+        (None, 1, "warm-up"),
         ("denormals", None, None),
         ("denormals", 0, None),
-        ("replay", 1, None),
     ],
 )
-def test_a_script_that_fails_names_the_switch_it_failed_under(segment, exit_code, broken):
-    assert broken_switch(alternating(), Broken(segment, exit_code)) == broken
+def test_a_script_that_fails_names_what_it_failed_under(segment, exit_code, broken):
+    assert broken_segment(Record(segment=segment, exit_code=exit_code)) == broken
+
+
+def with_switches(*causes):
+    further = alternating()
+    further.spec.update(switches=[[cause, "", "", True, 1] for cause in causes], drain=False)
+    return further
+
+
+def causes_of(further):
+    return [cause for cause, *_ in further.switches]
 
 
 def test_what_comes_after_a_switch_that_broke_the_script_is_tried_again():
-    further = alternating()
-    further.spec.update(switches=["denormals", "channels_first", "thread_contention=1"], drain=False)
-    again = further.after("channels_first")
-    assert again.spec["switches"] == ["thread_contention=1"]
+    further = with_switches("denormals", "channels_first", "thread_contention")
+    again = further.rest(Record("replay", "denormals", "without channels_first", exit_code=1))
+    assert causes_of(again) == ["thread_contention"]
     assert not again.spec["replay"], "it came before and was read"
-    assert again.after("thread_contention=1") is None
+    assert again.rest(Record("without thread_contention", exit_code=1)) is None
+
+
+def test_every_switch_is_tried_where_the_script_fails_while_batches_are_replayed():
+    further = with_switches("denormals", "channels_first")
+    again = further.rest(Record("without replay", "replay", exit_code=1))
+    assert causes_of(again) == ["denormals", "channels_first"] and not again.spec["replay"]
+    assert again.rest(Record("warm-up", exit_code=1)) is None, "it fails by itself"
+
+
+def test_a_short_script_is_started_again_for_what_it_did_not_come_to():
+    further = with_switches("denormals", "channels_first", "thread_contention")
+    again = further.rest(Record("replay", "denormals", "without channels_first", ended_by="script", exit_code=0))
+    assert causes_of(again) == ["channels_first", "thread_contention"], "the last one was not finished"
+    again = again.rest(Record("channels_first", ended_by="script", exit_code=0))
+    assert causes_of(again) == ["thread_contention"], "one that does not fit into the script is not tried for ever"

@@ -1,11 +1,13 @@
-"""The progress line shows on a terminal only, leaves nothing behind, and keeps out of a script's way."""
+"""A terminal gets one line that leaves nothing behind; a file or a pipe gets plain lines."""
 
 import io
+import threading
+import time
 
 import pytest
 from rich.console import Console
 
-from hasten.reports.progress import ProgressLine, progress
+from hasten.reports.progress import ProgressLine, ProgressLog, progress
 
 
 class Terminal(io.StringIO):
@@ -27,11 +29,64 @@ def test_a_terminal_shows_what_is_being_done_and_is_clean_afterwards():
     assert file.getvalue().count("\x1b[?25h") == 1  # the cursor is back
 
 
-def test_a_pipe_gets_nothing_even_where_colour_is_forced():
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def log_on(file, clock, **options):
+    return ProgressLog(console_on(file), silence=0.2, first=0.0, clock=clock, **options)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_pipe_gets_plain_lines_even_where_color_is_forced():
     file = io.StringIO()
-    with progress(console_on(file, force_terminal=True)) as line:
-        line.update("measuring", 30, 60)
+    with progress(console_on(file, force_terminal=True), expected=240.0) as line:
+        assert not line.takes_over
+        line.say("trial 1: bf16: 1.4x")
+    assert file.getvalue() == "hasten: [0:00 of about 4:00] trial 1: bf16: 1.4x\n"
+
+
+def test_a_log_names_each_stage_and_is_never_silent_for_long():
+    file, clock = io.StringIO(), Clock()
+    log = log_on(file, clock)
+    log.update("measuring the script", 3.0, 12.0)
+    wait_for(lambda: file.getvalue() == "hasten: [0:00] measuring the script, 25 %\n")
+    log.update("measuring the script", 6.0, 12.0)
+    clock.now += 75
+    wait_for(lambda: file.getvalue().endswith("hasten: [1:15] measuring the script, 50 %\n"))
+    log.update("trying bf16")
+    wait_for(lambda: file.getvalue().endswith("hasten: [1:15] trying bf16\n"))
+    log.close()
+    assert "hasten-progress" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_command_that_is_soon_over_logs_nothing():
+    file = io.StringIO()
+    with progress(console_on(file)) as line:
+        line.update("reading the disk")
     assert file.getvalue() == ""
+
+
+def test_a_log_that_nobody_reads_any_more_does_not_end_the_work():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    log = log_on(Closed(), Clock())
+    log.say("trial 1")
+    log.close()
 
 
 def test_a_quiet_terminal_gets_nothing():
@@ -41,17 +96,12 @@ def test_a_quiet_terminal_gets_nothing():
     assert file.getvalue() == ""
 
 
-def test_nothing_is_drawn_while_the_script_has_the_terminal():
+def test_a_result_stays_above_the_line():
     file = Terminal()
     with progress(console_on(file, force_terminal=True)) as line:
-        line.update("starting")
-        with line.aside():
-            before = file.getvalue()
-            line.update("measuring", 1, 2)
-            assert file.getvalue() == before
-        line.update("replaying batches")
-    assert "measuring" not in file.getvalue()
-    assert "replaying batches" in file.getvalue()
+        line.update("trying bf16")
+        line.say("trial 1: bf16 [1.4x]")
+    assert "trial 1: bf16 [1.4x]" in file.getvalue()
 
 
 def test_the_line_is_wiped_when_the_work_fails():

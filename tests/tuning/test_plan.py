@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hasten.errors import DirectoryError, PlanError
-from hasten.records import Interval, Machine, Proof, Trial, Tuning
+from hasten.records import Interval, Machine, Proof, Skipped, Trial, Tuning
 from hasten.tuning.plan import NAME, Plan, check_place, doubts, plan_text, read_plan, with_changes, write_plan
 
 MACHINE = Machine(
@@ -95,7 +95,10 @@ def test_every_line_says_what_it_gained_or_why_it_is_off():
 
 def test_an_empty_plan_says_so():
     text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None))
-    assert "# Empty: nothing that was tried makes it faster." in text
+    assert "# Empty: of 4 trials none was faster." in text
+    late = (Skipped(fix="bf16", reason="it may save 20 % of the step", state="no time"),)
+    text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None, trials=(), skipped=late))
+    assert "# Empty: no time was left to try bf16, --budget gives more." in text
 
 
 def test_a_plan_that_is_not_proven_says_so_at_its_head():

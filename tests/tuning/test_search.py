@@ -1,5 +1,6 @@
 """What is tried, in which order, and what is left in the end."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,9 +19,8 @@ class FakeSituation:
 
     least = 0.02
 
-    def __init__(self, promises, settings=None, *, looks_healthy=False):
+    def __init__(self, promises, settings=None):
         self.promises, self.settings = promises, settings or {}
-        self.looks_healthy = looks_healthy
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +39,28 @@ def promising(monkeypatch):
         monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose))
 
 
+PLENTY = 1e4  # seconds
+
+
 def trying(speedups, log):
-    def try_fix(settings, name, value, promised):
-        log.append((tuple(settings), name))
-        speedup = speedups.get(name, speedups.get((name, value), 1.0))
+    def try_fix(settings, added, promised, share):
+        (name, value), *others = added.items()
+        log.append((tuple(settings), "+".join(added)))
+        speedup = math.prod(speedups.get(n, speedups.get((n, v), 1.0)) for n, v in added.items())
         verdict = "faster" if speedup > 1.01 else "slower" if speedup < 0.99 else "no difference"
-        return Trial(fix=name, value=value, settings=settings, verdict=verdict, speedup=Interval(speedup, 0.9, 2.0))
+        return Trial(
+            fix=name,
+            value=value,
+            together=added if others else {},
+            settings=settings,
+            verdict=verdict,
+            speedup=Interval(speedup, 0.9, 2.0),
+        )
 
     return try_fix
 
 
-def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: 100.0):
+def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: PLENTY):
     log = []
     found = list(
         search(FakeSituation(promises), try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left)
@@ -57,15 +68,36 @@ def searched(promises, speedups, *, again=lambda settings: None, time_left=lambd
     return (found[-1][0] if found else {}), log
 
 
-def test_where_nothing_was_found_one_suspicion_is_tried():
-    log = []
-    promises = {"bf16": 0.3, "channels_last": 0.2, "num_workers": 0.1}
-    first = FakeSituation(promises, looks_healthy=True)
-    found = list(search(first, try_fix=trying({}, log), diagnose_again=lambda _: None, time_left=lambda: 100.0))
-    assert found[-1][0] == {} and log == [((), "bf16")]
-    log.clear()
-    [*search(first, try_fix=trying({"bf16": 2.0}, log), diagnose_again=lambda _: None, time_left=lambda: 100.0)]
-    assert len(log) > 1, "one that was right makes the others worth trying"
+def test_while_time_is_left_everything_worth_a_trial_is_tried():
+    settings, log = searched({"bf16": 0.3, "channels_last": 0.2, "num_workers": 0.1}, {})
+    assert settings == {} and {name for _, name in log} == {"bf16", "channels_last", "num_workers"}
+
+
+def test_what_promises_as_much_as_the_best_shares_its_time():
+    shares = {}
+
+    def noting(settings, added, promised, share):
+        shares.update(dict.fromkeys(added, share))
+        return Trial(fix=[*added][0], value=True, verdict="unclear")
+
+    first = FakeSituation({"bf16": 0.3, "channels_last": 0.2, "set_to_none": 0.05})
+    [*search(first, try_fix=noting, diagnose_again=lambda _: None, time_left=lambda: PLENTY)]
+    assert shares == {"bf16": 1 / 2, "channels_last": 1.0, "set_to_none": 1.0}
+
+
+def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_once():
+    promises = {"persistent_workers": 0.4, "loader": 0.3, "bf16": 0.2, "compile": 0.2, "set_to_none": 0.05}
+    settings, log = searched(promises, {"bf16": 1.6, "persistent_workers": 1.4}, time_left=lambda: 200.0)
+    assert log[0] == ((), "persistent_workers+bf16"), "the loader answers what workers that stay answer"
+    assert {"persistent_workers", "bf16"} <= {*settings}
+    _, log = searched(promises, {}, time_left=lambda: 200.0)
+    alone = [name for _, name in log[1:]]
+    assert {"persistent_workers", "bf16"} <= {*alone}, "what did not help together may help by itself"
+
+
+def test_what_takes_long_to_try_is_tried_after_what_does_not():
+    _, log = searched({"compile": 0.3, "bf16": 0.2}, {})
+    assert [name for _, name in log] == ["bf16", "compile"]
 
 
 def test_what_promises_most_is_tried_first_on_top_of_what_was_kept():
@@ -116,7 +148,7 @@ def test_when_time_is_over_nothing_is_tried_and_what_was_left_is_told():
         try_fix=trying({}, []),
         diagnose_again=lambda _: None,
         time_left=lambda: 0.0,
-        on_time_over=left.append,
+        on_end=lambda _situation, waiting: left.extend(waiting),
     )
     assert list(found) == []
     assert [candidate.fix.name for candidate in left] == ["bf16"]
@@ -146,7 +178,8 @@ def test_what_gains_nothing_beside_the_others_goes():
 
 
 def test_what_fails_beside_the_others_goes():
-    def failing(settings, name, value, promised):
+    def failing(settings, added, promised, share):
+        ((name, value),) = added.items()
         return Trial(fix=name, value=value, verdict="failed" if name == "bf16" else "faster")
 
     found = list(leave_out({"bf16": True, "allocator": "glibc"}, gains={}, try_fix=failing, time_left=lambda: 1.0))

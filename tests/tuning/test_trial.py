@@ -11,7 +11,7 @@ MANNER = Manner()
 
 
 def trial_of(bench, frequencies, fix="bf16", **settings):
-    return try_fix(bench, {}, fix, True, frequencies=frequencies, manner=MANNER, **settings)
+    return try_fix(bench, {}, {fix: True}, frequencies=frequencies, manner=MANNER, **settings)
 
 
 def test_a_clear_gain_is_seen_after_few_pairs(bench, frequencies):
@@ -68,7 +68,7 @@ def test_a_gain_of_three_per_cent_is_found_where_the_machine_is_quiet(bench, fre
 
 def test_a_fix_that_makes_things_worse_is_dropped_early(bench, frequencies):
     trial = trial_of(bench({"bf16": 0.6}), frequencies)
-    assert trial.verdict in ("slower", "no difference") and len(trial.baseline_seconds) <= 4
+    assert trial.verdict != "faster" and len(trial.baseline_seconds) == 2, "nobody waits for the first look"
 
 
 def test_a_script_that_fails_under_a_fix_fails_the_trial_and_nothing_else(bench, frequencies):
@@ -86,12 +86,12 @@ def test_a_script_that_cannot_be_there_twice_is_tried_one_side_after_the_other(b
         raise SideError("address already in use")
 
     monkeypatch.setattr("hasten.tuning.trial.run_in_turns", in_vain)
-    trial = try_fix(bench({"bf16": 1.5}), {}, "bf16", True, frequencies=frequencies, manner=Manner(turns=True))
+    trial = try_fix(bench({"bf16": 1.5}), {}, {"bf16": True}, frequencies=frequencies, manner=Manner(turns=True))
     assert trial.verdict == "faster"
 
 
 def test_compiling_is_charged_as_it_was_the_first_time(bench, frequencies):
-    trial = try_fix(bench({"compile": 2.0}), {}, "compile", "default", frequencies=frequencies, manner=MANNER)
+    trial = try_fix(bench({"compile": 2.0}), {}, {"compile": "default"}, frequencies=frequencies, manner=MANNER)
     assert trial.startup_seconds == pytest.approx(30.0)
 
 
@@ -115,12 +115,6 @@ def test_a_trial_ends_when_time_is_over(bench, frequencies):
 )
 def test_what_a_look_says(estimate, pairs, verdict):
     assert decide(estimate, pairs) == verdict
-
-
-def test_a_mere_suspicion_is_given_up_at_the_first_look():
-    unsure = Estimate(1.05, 0.5, 2.2)
-    assert decide(unsure, 3) is None
-    assert decide(unsure, 3, futile_from=3) == "unclear"
 
 
 def test_a_rare_phase_counts_with_its_share_where_both_sides_have_met_it(bench):

@@ -12,6 +12,7 @@ from hasten.cli.parts import (
     add_command,
     add_measuring,
     add_verb,
+    command_of,
     console,
     print_json,
 )
@@ -66,13 +67,13 @@ def add_diagnose(verbs: Verbs) -> None:
 
 def _diagnose(wanted: argparse.Namespace) -> int:
     from hasten.diagnosis.diagnose import diagnose
-    from hasten.measurement.measure import Wanted, measure
+    from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
     from hasten.reports.progress import progress
     from hasten.reports.text import print_diagnosis
 
     with progress(console(stderr=True), quiet=wanted.json) as bar:
         run, folder = measure(
-            wanted.words,
+            command_of(wanted),
             module=wanted.module,
             root=RESULTS,
             wanted=Wanted(
@@ -83,7 +84,10 @@ def _diagnose(wanted: argparse.Namespace) -> int:
                 # The script's own words must not mix with the JSON.
                 script_output=sys.stderr.fileno() if wanted.json else None,
             ),
-            on_progress=lambda what, done, of: bar.update(what, done, of) if what != "measure" else None,
+            # A line drawn while the script runs for the first time would be drawn over what it prints.
+            on_progress=lambda what, done, of: (
+                bar.update(what, done, of) if what != FIRST_LAUNCH or not bar.takes_over else None
+            ),
         )
     diagnosis = diagnose(run)
     if wanted.json:

@@ -16,12 +16,12 @@ from hasten.measurement.results import RESULTS
 if TYPE_CHECKING:
     from hasten.cli.parts import Verbs
     from hasten.records import Run, Tuning
-    from hasten.reports.progress import ProgressLine
+    from hasten.reports.progress import ProgressReport
     from hasten.tuning.metric import Metric
     from hasten.workloads.catalog import Workload
 
 EVERY = "all"
-BUDGET = 1200.0  # seconds for one workload; a machine without a GPU takes most of them
+BUDGET = 240.0  # seconds for one workload
 
 
 def add_speedtest(verbs: Verbs) -> None:
@@ -59,7 +59,8 @@ def _speedtest(wanted: argparse.Namespace) -> int:
     workloads = _chosen(wanted)
     tested: list[_Tested] = []
     for workload in workloads:
-        with progress(console(stderr=True), quiet=wanted.json) as bar:
+        seconds = None if wanted.quick or wanted.no_tune else _budget(wanted, workload)
+        with progress(console(stderr=True), quiet=wanted.json, expected=seconds) as bar:
             tested.append(_tested(wanted, workload, bar))
         if not wanted.json:
             _print(tested[-1])
@@ -91,7 +92,7 @@ def _chosen(wanted: argparse.Namespace) -> list[Workload]:
     return [WORKLOADS[wanted.workload]]
 
 
-def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressLine) -> _Tested:
+def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> _Tested:
     data, num_images, num_labels = _prepare(wanted, workload, bar)
     words = [str(workload.script), *workload.arguments(data, num_images=num_images)]
     tuning = None
@@ -105,7 +106,7 @@ def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressLine) -
     )
 
 
-def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressLine) -> tuple[Path, int, int]:
+def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> tuple[Path, int, int]:
     """The data folder, its images (as many as an epoch takes) and its labels."""
     from hasten.measurement.system.machine import read_machine
     from hasten.workloads.catalog import describe_data
@@ -130,7 +131,7 @@ def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
     return Metric(re.compile(workload.metric), target=workload.target, command=command)
 
 
-def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressLine) -> tuple[Run, Path]:
+def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressReport) -> tuple[Run, Path]:
     from hasten.measurement.measure import Wanted, measure
 
     with tempfile.TemporaryFile() as output:
@@ -146,20 +147,24 @@ def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressLine) -
 
 
 def _tuned(
-    wanted: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressLine
+    wanted: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressReport
 ) -> Tuning:
     from hasten.tuning.tune import Budget, tune
 
-    each = workload.seconds_of_all if wanted.workload == EVERY else BUDGET
+    seconds = _budget(wanted, workload)
     budget = Budget(
-        seconds=wanted.budget or each,
+        seconds=seconds,
         patience=wanted.wait,
-        diagnose_seconds=wanted.seconds,
+        diagnose_seconds=min(wanted.seconds, seconds / 20),
         metric=metric,
         recipes=workload.target is not None,
         num_epochs=workload.num_epochs,
     )
-    return tune(words, budget=budget, root=RESULTS, on_progress=bar.update)
+    return tune(words, budget=budget, root=RESULTS, on_progress=bar.update, on_result=bar.say)
+
+
+def _budget(wanted: argparse.Namespace, workload: Workload) -> float:
+    return wanted.budget or (workload.seconds_of_all if wanted.workload == EVERY else BUDGET)
 
 
 def _first_run(tuning: Tuning) -> tuple[Run, Path]:

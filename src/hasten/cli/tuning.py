@@ -13,11 +13,12 @@ from hasten.cli.parts import (
     above_0,
     add_command,
     add_verb,
+    command_of,
     console,
     print_json,
     time_span,
 )
-from hasten.errors import PlanError
+from hasten.errors import CommandError, PlanError
 from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ def add_tune(verbs: Verbs) -> None:
 
 
 def _add_budget(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--budget", type=time_span, default=600.0, metavar="TIME", help="for all trials (10m)")
+    verb.add_argument(
+        "--budget",
+        type=time_span,
+        default=600.0,
+        metavar="TIME",
+        help="how long it may take, with units (default: 10m)",
+    )
     verb.add_argument("--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)")
     verb.add_argument("--epochs", type=above_0, metavar="N", help="training takes N: start-up costs are charged")
     verb.add_argument("--recipe", action="store_true", help="try other batch sizes and schedules too; needs --metric")
@@ -76,14 +83,15 @@ def _search(wanted: argparse.Namespace, *, resume: bool) -> Tuning:
     from hasten.reports.progress import progress
     from hasten.tuning.tune import tune
 
-    with progress(console(stderr=True), quiet=wanted.json) as bar:
+    with progress(console(stderr=True), quiet=wanted.json, expected=wanted.budget) as bar:
         return tune(
-            wanted.words,
+            command_of(wanted),
             module=wanted.module,
             budget=_budget_of(wanted),
             resume=resume,
             root=RESULTS,
             on_progress=bar.update,
+            on_result=bar.say,
         )
 
 
@@ -95,6 +103,8 @@ def _budget_of(wanted: argparse.Namespace) -> Budget:
         raise PlanError("--recipe changes how the model is trained; say by --metric 'REGEX' what must not get worse")
     if wanted.target is not None and not wanted.recipe:
         raise PlanError("--target is what recipes are tried by; add --recipe and --metric 'REGEX'")
+    if wanted.metric_lower and wanted.metric is None:
+        raise PlanError("--metric-lower says which way --metric is better; add --metric 'REGEX'")
     metric = None
     if wanted.metric is not None:
         try:
@@ -135,10 +145,13 @@ def _run(wanted: argparse.Namespace) -> int:
     from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
     from hasten.tuning.running import run_under
 
-    command = command_words(wanted.words, module=wanted.module)
+    if wanted.json:
+        raise CommandError("run prints what the script prints; `hasten report --json` prints the record")
+    words = command_of(wanted)
+    command = command_words(words, module=wanted.module)
     if wanted.auto and not wanted.plan.exists():
         _tune(wanted, resume=False, write=False)
-    told = ("-m", *wanted.words) if wanted.module else tuple(wanted.words)
+    told = ("-m", *words) if wanted.module else tuple(words)
     bare = not wanted.plan.exists() and wanted.set and wanted.plan == PLAN
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):

@@ -30,11 +30,12 @@ def break_down(run: Run) -> Breakdown:
     within = [s for s in run.steps if not s.starts_epoch] or list(run.steps)
     plain = [s for s in within if not s.marked] or within
     marked = [s for s in within if s.marked]
-    regular = statistics.fmean(_regular(s) for s in plain)
+    typical = _typical_samples(run.steps)
+    regular = _mean_regular(plain, typical)
     phases = _phases(within, regular, run)
     rare = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
     if len(within) < len(run.steps):
-        rare["epoch_start"], own = _longer_first_steps(run, within, regular)
+        rare["epoch_start"], own = _longer_first_steps(run, within, regular, typical)
         phases.update({phase: (phases[phase] or 0.0) + seconds for phase, seconds in own.items()})
         regular += sum(own.values())
     phases.update(rare)
@@ -57,6 +58,22 @@ def break_down(run: Run) -> Breakdown:
 
 def _regular(step: Step) -> float:
     return step.seconds - sum(step.phases.get(p, 0.0) for p in RARE)
+
+
+def _typical_samples(steps: Sequence[Step]) -> float | None:
+    """Mean samples of a step; None where they are not known, or all the same."""
+    numbers = [s.num_samples for s in steps]
+    if None in numbers or len({*numbers}) < 2:
+        return None
+    return statistics.fmean(number for number in numbers if number is not None)
+
+
+def _mean_regular(steps: Sequence[Step], typical: float | None) -> float:
+    """Seconds of a regular step; of one with the typical number of samples, where batches differ."""
+    samples = sum(s.num_samples or 0 for s in steps)
+    if typical is None or not samples:
+        return statistics.fmean(_regular(s) for s in steps)
+    return sum(_regular(s) for s in steps) / samples * typical
 
 
 def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float | None]:
@@ -99,13 +116,19 @@ def _how_often(run: Run, phase: str, count: int) -> float:
     return 1 / every if few else observed
 
 
-def _longer_first_steps(run: Run, within: Sequence[Step], regular: float) -> tuple[float, dict[str, float]]:
-    """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them."""
+def _longer_first_steps(
+    run: Run, within: Sequence[Step], regular: float, typical: float | None
+) -> tuple[float, dict[str, float]]:
+    """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them.
+
+    What more samples take, where a first batch is larger than the others, is not among them.
+    """
     first = [s for s in run.steps if s.starts_epoch]
     often = _how_often(run, "epoch_start", len(first))
-    longer = max(
-        0.0, often * (statistics.fmean(s.phases.get("epoch_start", 0.0) + _regular(s) for s in first) - regular)
-    )
+    taken = statistics.fmean(s.phases.get("epoch_start", 0.0) + _regular(s) for s in first)
+    if typical is not None:
+        regular *= statistics.fmean(s.num_samples or 0 for s in first) / typical
+    longer = max(0.0, often * (taken - regular))
     marked, others = [s for s in first if s.marked], [s for s in within if s.marked]
     own: dict[str, float] = {}
     for phase in SCRIPT if marked and others else ():

@@ -140,6 +140,16 @@ class Case:
             statistics.fmean(s.others_cpu for s in samples),
         )
 
+    @cached_property
+    def faults_per_step(self) -> float | None:
+        """Minor page faults a step, of the script's processes; None where they were not counted."""
+        start, end = self.run.steps[0].start, self.run.steps[-1].start + self.run.steps[-1].seconds
+        counted = [s for s in self.run.resources if start <= s.at <= end and s.minor_faults is not None]
+        if len(counted) < 2:
+            return None
+        faults = (counted[-1].minor_faults or 0) - (counted[0].minor_faults or 0)
+        return faults / (counted[-1].at - counted[0].at) * self.step
+
     def worth(self, finding: Finding) -> bool:
         """Whether a finding promises enough to be told."""
         least = WORTH if finding.confirmed_by is not None else WORTH_INFERRED

@@ -67,45 +67,10 @@ def cache_need(run: Run) -> CacheNeed | None:
 def what_ifs(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> tuple[WhatIf, ...]:
     """Predicted step times after an upgrade, only where one would change something."""
     found = [
-        _more_cores(run, breakdown, ceiling),
         _faster_disk(run, breakdown),
         _more_memory(run, breakdown, ceiling),
     ]
     return tuple(w for w in found if w is not None and w.step_seconds < 0.97 * breakdown.step_seconds)
-
-
-def _more_cores(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | None:
-    """Amdahl's law (1967), with the share of the cores that the run keeps busy as the parallel part."""
-    window = _window(run)
-    if not window:
-        return None
-    cores = run.machine.num_cores
-    # A script on one thread gains nothing from more cores: only what runs side by side does.
-    side_by_side = run.facts.num_threads > 1 or _num_workers(run) > 0
-    if cores < 2 or not side_by_side:
-        return None
-    busy = min(1.0, statistics.fmean(window) / cores)
-    step = breakdown.step_seconds * (1 - busy / 2)
-    bound = ceiling.free_batches
-    if bound is not None and _num_workers(run):
-        step = max(step, min(breakdown.step_seconds, bound / 2 if run.facts.num_threads >= cores else bound))
-    return WhatIf(
-        change="twice the cores",
-        step_seconds=step,
-        because=f"the run keeps {100 * busy:.0f} % of {cores:g} cores busy; that part is halved",
-    )
-
-
-def _num_workers(run: Run) -> int:
-    train = train_loader(run)
-    return train.num_workers if train is not None else 0
-
-
-def _window(run: Run) -> list[float]:
-    if not run.steps:
-        return []
-    start, end = run.steps[0].start, run.steps[-1].start + run.steps[-1].seconds
-    return [s.tree_cpu for s in run.resources if start <= s.at <= end]
 
 
 def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:

@@ -12,6 +12,7 @@ from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import WORTH, Case, percent
 from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
+from hasten.diagnosis.tried_rules import title_of
 from hasten.records import Diagnosis, Finding, Run
 
 RULES = (input_rules.findings, compute_rules.findings, host_rules.findings)
@@ -92,14 +93,21 @@ def _cut(finding: Finding, left: float) -> Finding:
     return msgspec.structs.replace(finding, recoverable=left, interval=None, because=note)
 
 
-def bound_of(case: Case) -> str:
-    """What the step is bound by, in the field's words."""
-    crowding = case.crowding / case.step if case.step else 0.0
-    data = case.share("data_wait", "epoch_start") + crowding
-    computing = case.share("forward", "loss", "backward", "optimizer", "zero_grad") - crowding
+STARVED = "CPU-starved"
+
+
+def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
+    """What the step is bound by, in the field's words.
+
+    A step that waits for no batch is not data-bound: where loader workers or other threads take the cores that PyTorch
+    computes on, it is starved of them.
+    """
+    contended = [f.recoverable for f in findings if f.kind == "thread_contention"]
+    starved = max(case.crowding, *contended, 0.0) / case.step if case.step else 0.0
     shares = {
-        "data-bound": data,
-        "compute-bound": computing,
+        "data-bound": case.share("data_wait", "epoch_start"),
+        STARVED: starved,
+        "compute-bound": case.share("forward", "loss", "backward", "optimizer", "zero_grad") - starved,
         "validation-bound": case.share("validation"),
         "checkpoint-bound": case.share("checkpoint"),
         "bound by the script's own code": case.share("script", "sync", "logging"),
@@ -110,18 +118,29 @@ def bound_of(case: Case) -> str:
 
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
-    bound = bound_of(case)
+    bound = bound_of(case, findings)
     bound = bound[0].upper() + bound[1:]
     if findings:
         top = findings[0]
         first, rest = top.title[0], top.title[1:]
         title = first.lower() + rest if rest.split(" ")[0].islower() else top.title  # not of OpenMP, TF32
-        return f"{bound}: {title}; mending it recovers about {percent(top.recoverable / case.step)} of the step."
+        if bound == STARVED and case.train is not None and case.train.num_workers:
+            workers = f"{case.train.num_workers} loader worker{'s' if case.train.num_workers > 1 else ''}"
+            title = f"{workers} and PyTorch share {case.run.machine.num_cores:g} cores; {title}"
+        return f"{bound}: {title}; fixing it would save about {percent(top.recoverable / case.step)} of the step."
+    if case.run.untried:
+        suspected = ", ".join(title_of(cause) for cause in case.run.untried)
+        return f"{bound}. Nothing is known to be wrong yet, but this was not tried: {suspected}."
     if case.ceiling.free_batches is None:
-        return f"Nothing wrong: {bound.lower()}, and no finding is worth {percent(WORTH)} of the step."
+        return f"Nothing wrong: {_in_sentence(bound)}, and no finding is worth {percent(WORTH)} of the step."
     gain = max(0.0, 1 - case.ceiling.free_batches / case.step)
     if gain < WORTH:
         return (
-            f"Nothing wrong: {bound.lower()}, within {percent(gain)} of what this machine does with batches for free."
+            f"Nothing wrong: {_in_sentence(bound)}, within {percent(gain)} of what this machine does with batches "
+            "for free."
         )
-    return f"No single fault found: {bound.lower()}; batches for free would still gain {percent(gain)}."
+    return f"No single fault found: {_in_sentence(bound)}; batches for free would still gain {percent(gain)}."
+
+
+def _in_sentence(bound: str) -> str:
+    return bound if bound == STARVED else bound.lower()

@@ -248,7 +248,7 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
         because.append("batches lie ready, but their workers take cores that training would use")
     elif cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(case, train)):
         because.append(keeping_up)
-    line = _worker_line(case)
+    line = _worker_line(case, cost.kind, first.detail)
     title, remedy = _words(case, train, cost.kind, first, because)
     return Finding(
         kind=cost.kind,
@@ -302,8 +302,25 @@ def _words(case: Case, train: LoaderFacts, kind: str, first: Stage, because: lis
     )
 
 
-def _worker_line(case: Case) -> HotLine | None:
-    """The costliest line of the user's that makes batches."""
+# What a line of each kind of work calls, as the field's libraries name it.
+CALLS = {
+    "slow_read": ("open", "read", "load"),
+    "slow_decode": ("open", "load", "read", "decode", "convert", "resize", "thumbnail", "image"),
+    "slow_collate": ("stack", "cat(", "collate", "from_numpy", "tensor("),
+}
+
+
+def _worker_line(case: Case, kind: str, detail: str) -> HotLine | None:
+    """The costliest line of the user's that does this kind of work; None where no line is sure to."""
     lines = [h for h in case.run.hot_lines if h.in_worker or h.phase == "data_wait"]
     inner = [h for h in lines if h.where.function not in ("", "main", "train")]
-    return max(inner or lines, key=lambda h: h.seconds, default=None)
+    return max((h for h in inner or lines if _does(h, kind, detail)), key=lambda h: h.seconds, default=None)
+
+
+def _does(line: HotLine, kind: str, detail: str) -> bool:
+    source = line.where.source.lower()
+    if kind in CALLS:
+        return not source or any(call in source for call in CALLS[kind])
+    if not detail:  # the rest of __getitem__: what is not known to be another kind of work
+        return not any(call in source for call in ("transform", *CALLS["slow_decode"]))
+    return not source or "transform" in source or detail.lower().removeprefix("image.") in source

@@ -116,6 +116,22 @@ TRIED = (
 )
 
 
+LOADER_TITLES = {
+    "too_few_workers": "more loader workers",
+    "too_many_workers": "fewer loader workers",
+    "shallow_prefetch": "a deeper prefetch",
+    "worker_startup": "persistent workers",
+    "checkpoint_often": "fewer checkpoints",
+    "validation_gradients": "validation without gradients",
+}
+
+
+def title_of(trial: str) -> str:
+    """What a trial that was not made would have looked at, for a sentence."""
+    title = next((fault.title for fault in TRIED if fault.trial == trial), LOADER_TITLES.get(trial, trial))
+    return title if title[:2].isupper() or title.startswith("OpenMP") else title[0].lower() + title[1:]
+
+
 def findings(case: Case) -> list[Finding]:
     """Of several trials of one kind the best speaks."""
     best: dict[str, Finding] = {}

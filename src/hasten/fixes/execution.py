@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from ctypes.util import find_library
 
 from hasten.errors import PlanError
-from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
-from hasten.measurement.interventions import KEEP_MEMORY
+from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation, from_finding
+from hasten.measurement.interventions import FUSED, KEEP_MEMORY
 from hasten.records import Value
 
 INSIDE = "hasten.fixes.inside.execution"
@@ -27,25 +27,26 @@ def _thread_variables(value: Value) -> Mapping[str, str]:
     return {"OMP_NUM_THREADS": str(value)} if value else {}
 
 
-def _cpu_threads(situation: Situation) -> list[Proposal] | str:
+def _cpu_threads(situation: Situation) -> list[Proposal] | NotProposed | str:
     if not situation.case.on_cpu:
         return "the model is not trained on the CPU"
-    finding = situation.finding("thread_contention")
-    if finding is None:
-        return "threads do not fight over cores"
     machine, train = situation.case.run.machine, situation.case.train
     busy = int(situation.settings.get("num_workers", train.num_workers if train is not None else 0))
     number = max(1, int(machine.num_cores) - min(busy, int(machine.num_cores) - 1))
-    return [Proposal(value=number, saves=finding.recoverable, because=finding.title)]
+    otherwise = "threads and workers do not compete for cores"
+    likely = 0.05 * situation.case.step
+    return from_finding("thread_contention", value=number, otherwise=otherwise, prior=lambda _: likely)(situation)
 
 
-def _omp_wait(situation: Situation) -> list[Proposal] | str:
+def _omp_wait(situation: Situation) -> list[Proposal] | NotProposed | str:
     if not situation.case.on_cpu or situation.case.facts.num_threads < 2:
         return "no threads wait for each other on the CPU"
     tried = situation.case.measured("passive_waiting")
-    if tried is None:
-        return "waiting passively was not faster here"
-    return [Proposal(value="passive", saves=tried[0], because="threads spin while others want their core")]
+    if tried is not None:
+        return [Proposal(value="passive", saves=tried[0], because="threads spin while others want their core")]
+    likely = 0.03 * situation.case.step
+    otherwise = "no other process wants the cores that threads wait on"
+    return from_finding("passive_waiting", value="passive", otherwise=otherwise, prior=lambda _: likely)(situation)
 
 
 def _compile(situation: Situation) -> list[Proposal] | str:
@@ -61,26 +62,58 @@ def _compile(situation: Situation) -> list[Proposal] | str:
     return [Proposal(value="default", saves=saves, because="operators run one by one")]
 
 
-def _cudnn(situation: Situation) -> list[Proposal] | str:
-    finding = situation.finding("cudnn_autotune")
+def _cudnn(situation: Situation) -> list[Proposal] | NotProposed | str:
     if situation.case.on_cpu:
         return "cuDNN is of NVIDIA GPUs"
-    if finding is None:
-        return "it was not faster here"
-    wanted = not situation.case.facts.cudnn_benchmark
-    return [Proposal(value=wanted, saves=finding.recoverable, because=finding.title)] if wanted else "shapes vary"
+    if situation.case.facts.cudnn_benchmark:
+        return "it is on already"
+    likely = 0.03 * situation.case.phase("forward", "backward")
+    return from_finding("cudnn_autotune", otherwise="input shapes vary", prior=lambda _: likely)(situation)
 
 
-def _set_to_none(situation: Situation) -> list[Proposal] | str:
+def _saved_by_channels_last(situation: Situation) -> float | None:
+    models = situation.case.facts.models
+    suits = any(m.num_convolutions and not m.channels_last for m in models) and not any(m.compiled for m in models)
+    return 0.1 * situation.case.phase("forward", "backward") if suits else None
+
+
+def _saved_by_fusing(situation: Situation) -> float | None:
+    suits = any(o.name in FUSED and not o.fused for o in situation.case.facts.optimizers)
+    return 0.5 * situation.case.phase("optimizer") if suits else None
+
+
+def _saved_without_debugging(situation: Situation) -> float | None:
+    facts = situation.case.facts
+    if not facts.anomaly_detection and not facts.profiler:
+        return None
+    return 0.2 * situation.case.phase("forward", "loss", "backward")
+
+
+def _saved_by_keeping_memory(situation: Situation) -> float | None:
+    """A page fault that zeroes a page takes about a microsecond on the servers of docs/log.md."""
+    faults = situation.case.faults_per_step
+    computing = situation.case.phase("forward", "loss", "backward")
+    return min(1e-6 * faults, 0.5 * computing) if faults is not None else None
+
+
+def _saved_by_flushing(situation: Situation) -> float | None:
+    if not situation.case.on_cpu:
+        return None
+    return min(0.1, situation.case.facts.subnormal_share or 0.0) * situation.case.phase("forward", "backward")
+
+
+def _set_to_none(situation: Situation) -> list[Proposal] | NotProposed | str:
     zeroed = situation.case.facts.zero_grad_in_place
+    likely = 0.5 * situation.case.phase("zero_grad") if zeroed else None
     otherwise = "filling them with zeros takes next to nothing here" if zeroed else "gradients are dropped already"
-    return from_finding("zero_grad_in_place", otherwise=otherwise)(situation)
+    return from_finding("zero_grad_in_place", otherwise=otherwise, prior=lambda _: likely)(situation)
 
 
-def _no_grad_validation(situation: Situation) -> list[Proposal] | str:
+def _no_grad_validation(situation: Situation) -> list[Proposal] | NotProposed | str:
     recorded = situation.case.facts.validation_grad
+    likely = 0.2 * situation.case.phase("validation") if recorded else None
     otherwise = "recording them takes next to nothing here" if recorded else "validation records no gradients"
-    return from_finding("validation_gradients", otherwise=otherwise)(situation)
+    return from_finding("validation_gradients", otherwise=otherwise, prior=lambda _: likely)(situation)
 
 
 FIXES = (
@@ -90,7 +123,9 @@ FIXES = (
         guarantee="rounding",
         answers=("channels_first",),
         propose=from_finding(
-            "channels_first", otherwise="the other layout was not faster, or there is no convolution"
+            "channels_first",
+            otherwise="there is no convolution that is not channels-last already",
+            prior=_saved_by_channels_last,
         ),
         installer=f"{INSIDE}:channels_last",
     ),
@@ -111,7 +146,11 @@ FIXES = (
         title="one kernel updates all parameters",
         guarantee="rounding",
         answers=("unfused_optimizer",),
-        propose=from_finding("unfused_optimizer", otherwise="the optimizer takes no time worth saving, or is fused"),
+        propose=from_finding(
+            "unfused_optimizer",
+            otherwise="the optimizer takes no time worth saving, or is fused",
+            prior=_saved_by_fusing,
+        ),
         installer=f"{INSIDE}:fused_optimizer",
     ),
     Fix(
@@ -127,7 +166,9 @@ FIXES = (
         title="anomaly detection and profilers stay off",
         guarantee="identical",
         answers=("anomaly_detection", "profiler_on"),
-        propose=from_finding("anomaly_detection", "profiler_on", otherwise="no debugging aid is on"),
+        propose=from_finding(
+            "anomaly_detection", "profiler_on", otherwise="no debugging aid is on", prior=_saved_without_debugging
+        ),
         installer="hasten.fixes.inside.debugging:no_debug",
     ),
     Fix(
@@ -163,7 +204,9 @@ FIXES = (
         title="numbers below 1e-38 count as zero",
         guarantee="rounding",
         answers=("denormals",),
-        propose=from_finding("denormals", otherwise="no denormal numbers slow this CPU down"),
+        propose=from_finding(
+            "denormals", otherwise="no denormal numbers slow this CPU down", prior=_saved_by_flushing
+        ),
         installer=f"{INSIDE}:flush_denormal",
     ),
     Fix(
@@ -171,7 +214,12 @@ FIXES = (
         title="memory that was freed stays with the process; or another allocator",
         guarantee="identical",
         answers=("page_faults",),
-        propose=from_finding("page_faults", value="glibc", otherwise="memory is not given back and faulted in again"),
+        propose=from_finding(
+            "page_faults",
+            value="glibc",
+            otherwise="memory is not given back and faulted in again",
+            prior=_saved_by_keeping_memory,
+        ),
         kind="word",
         words=("glibc", "jemalloc", "tcmalloc"),
         variables=_allocator_variables,

@@ -16,14 +16,17 @@ from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import find_ceiling
 from hasten.diagnosis.diagnose import diagnose
 from hasten.errors import BudgetError, PlanError
-from hasten.records import Diagnosis, Finding, Intervention, Run, Settings, Value
+from hasten.records import Diagnosis, Finding, Interval, Intervention, Run, Settings, SkippedState, Value
+from hasten.reports import format
 
 Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
 Kind = Literal["switch", "number", "rate", "size", "word"]
+LEAST_SIZE = 1 << 20  # bytes: a "size" below is one whose unit was forgotten
 WORTH = 0.02  # share of the step that a fix must promise to be tried
 SUSPICIOUS = 0.04  # the same, where it was only suspected and nothing is mended yet
-SUSPECTED = "it seemed a little faster"
+SUSPECTED = "what was measured leaves it open"
+UNMEASURED = "on scripts like this it helps; it was not measured here yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,24 @@ class Situation:
         """A further run of this name that gave a ratio."""
         return next((i for i in self.case.run.interventions if i.name == name and i.ratio is not None), None)
 
+    def expected(self, name: str, prior: float = 0.0) -> float:
+        """Seconds a step that a fix may save of which the diagnosis is not sure.
+
+        Args:
+            name: the intervention that would confirm it.
+            prior: what such a fix saves on scripts like this, in seconds a step. It counts where the intervention was
+                wanted and not made, or was too noisy to exclude it.
+        """
+        tried = self.intervention(name)
+        if tried is None:
+            return prior if name in self.case.run.untried else 0.0
+        assert tried.ratio is not None
+        seen, most = ((1 - ratio) * self.case.regular for ratio in (tried.ratio.value, tried.ratio.low))
+        if prior and tried.ratio.high >= 1.0 and most >= SUSPICIOUS * self.case.step:
+            # Too noisy to tell: what was seen and what is usual count alike, as far as it leaves that open.
+            return max(0.0, min(most, (prior + seen) / 2))
+        return self.suspected(name)
+
     def suspected(self, name: str) -> float:
         """Seconds a step that a further run may have saved, though it was not sure of it.
 
@@ -75,11 +96,6 @@ class Situation:
         return max(seen / 2, WORTH * self.case.step) if hoped >= WORTH * self.case.step else 0.0
 
     @property
-    def looks_healthy(self) -> bool:
-        """Whether nothing was found, so that all that is left to try was only suspected."""
-        return not self.settings and not self.diagnosis.findings
-
-    @property
     def headroom(self) -> float:
         """Seconds a step that input fixes can save at most, epoch starts included."""
         return max(self.case.headroom or 0.0, self.suspected("replay")) + self.case.phase("epoch_start")
@@ -98,7 +114,15 @@ def situation_of(run: Run, settings: Settings) -> Situation:
     )
 
 
-Propose = Callable[[Situation], "list[Proposal] | str"]
+@dataclass(frozen=True, kw_only=True)
+class NotProposed:
+    """Why a fix is not worth a trial."""
+
+    reason: str
+    state: SkippedState
+
+
+Propose = Callable[[Situation], "list[Proposal] | NotProposed | str"]  # a text: why it does not apply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +185,10 @@ def _is_size(value: object) -> bool:
     if isinstance(value, bool):
         return False
     try:
-        parse_budget(value, whole=1 << 30)  # type: ignore[arg-type]
+        num_bytes = parse_budget(value, whole=1 << 40)  # type: ignore[arg-type]
     except BudgetError:
         return False
-    return True
+    return num_bytes >= LEAST_SIZE
 
 
 def _shown(value: object) -> str:
@@ -177,14 +201,40 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
     return f"did you mean {close[0]}?" if close else "docs/fixes.md names them all"
 
 
-def from_finding(*kinds: str, value: Value = True, otherwise: str) -> Propose:
-    """Propose one value for what a finding of these kinds promises; `otherwise` says why there is none."""
+def from_finding(
+    *kinds: str,
+    value: Value = True,
+    otherwise: str,
+    prior: Callable[[Situation], float | None] = lambda _: None,
+) -> Propose:
+    """Propose one value for what findings or interventions of these kinds let one expect.
 
-    def propose(situation: Situation) -> list[Proposal] | str:
+    Args:
+        kinds: of findings, and of the interventions that confirm them.
+        value: of the fix.
+        otherwise: why there is nothing to expect.
+        prior: seconds a step that the fix saves on scripts like this one; None where it does not apply.
+    """
+
+    def propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         finding = situation.finding(*kinds)
         if finding is not None:
             return [Proposal(value=value, saves=finding.recoverable, because=finding.title)]
-        suspected = max(map(situation.suspected, kinds))
-        return [Proposal(value=value, saves=suspected, because=SUSPECTED)] if suspected > 0.0 else otherwise
+        likely = prior(situation)
+        expected = max(situation.expected(kind, likely or 0.0) for kind in kinds)
+        measured = [tried for kind in kinds if (tried := situation.intervention(kind)) is not None]
+        if expected > 0.0:
+            return [Proposal(value=value, saves=expected, because=SUSPECTED if measured else UNMEASURED)]
+        if measured:
+            return no_gain(measured[0])
+        return NotProposed(reason=otherwise, state="not tried") if likely else otherwise
 
     return propose
+
+
+def no_gain(tried: Intervention) -> NotProposed:
+    """What the diagnosis measured of a fix that does not help."""
+    ratio = tried.ratio
+    assert ratio is not None
+    speedup = Interval(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+    return NotProposed(reason=f"{format.ratio_interval(speedup)} as fast in the diagnosis", state="does not help")

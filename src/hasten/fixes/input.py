@@ -97,7 +97,9 @@ def _cache(situation: Situation) -> list[Proposal] | str:
     if not work or not train.num_samples:
         return "what its samples cost is not known"
     share = min(1.0, situation.diagnosis.cache.fits_share) if situation.diagnosis.cache is not None else 1.0
-    saves = situation.headroom * 0.9 * share * kept / work
+    # Workers are started for a cache as well.
+    waited = max(0.0, situation.headroom - situation.case.phase("epoch_start"))
+    saves = waited * 0.9 * share * kept / work
     return [Proposal(value="auto", saves=saves, because="what is the same in every epoch is made in every epoch")]
 
 

@@ -20,11 +20,13 @@ from hasten.stats import ratio_interval, scaled
 def read_switches(recorded: Recorded) -> list[Intervention]:
     """What the alternating run said of each switch, of replay and of the loader alone."""
     labels = dict.fromkeys(s.label for s in recorded.steps)
+    not_applied: dict[str, str] = recorded.raw.get("not_applied", {})
     found = [
         _compared(name, recorded, candidate=name, baseline=f"without {name}")
         for name in labels
-        if f"without {name}" in labels
+        if f"without {name}" in labels and name not in not_applied
     ]
+    found += [Intervention(name=name, note=f"not applied: {why}") for name, why in not_applied.items()]
     if "device replay" in labels:
         found.append(_compared("device replay", recorded, candidate="device replay", baseline="replay"))
     if "join" in labels and "replay" in labels:
@@ -64,6 +66,9 @@ def _compared(name: str, recorded: Recorded, *, candidate: str, baseline: str) -
     return compare(name, *sides, num_steps=sum(s.label == candidate and s.counted for s in recorded.steps))
 
 
+TOO_FEW = "too few steps were measured"
+
+
 def compare(
     name: str,
     candidate: Sequence[float],
@@ -74,7 +79,7 @@ def compare(
 ) -> Intervention:
     """An Intervention from the segment means of both sides."""
     if min(len(candidate), len(baseline)) < 2:
-        return Intervention(name=name, note="too few steps were measured", settings=dict(settings or {}))
+        return Intervention(name=name, note=TOO_FEW, settings=dict(settings or {}))
     return Intervention(
         name=name,
         ratio=Interval(*ratio_interval(candidate, baseline)),

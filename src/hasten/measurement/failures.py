@@ -27,7 +27,7 @@ def failure(code: int, outcome: Outcome) -> str:
             if name == "SIGKILL":
                 return "the script was ended by SIGKILL, as the system does where memory runs out: see what takes it"
             return f"the script was ended by {name}; nothing was measured"
-    return f"the script failed with exit code {code}; mend it first (its own message stands above)"
+    return f"the script failed with exit code {code}; fix it first (its own message is above)"
 
 
 def _batch(raw: Mapping[str, Any]) -> str:

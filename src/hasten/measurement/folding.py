@@ -218,19 +218,45 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
 
 
 def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
-    """Mean regular step of each segment under one label; the first step of an epoch is no regular one."""
-    segments: dict[int, list[float]] = defaultdict(list)
+    """Mean regular step of each segment under one label, in seconds; the first step of an epoch is no regular one.
+
+    The last batch of an epoch is often a small one. Where batches differ, steps count by their samples, so that a
+    segment that met small ones does not seem faster.
+    """
+    segments: dict[int, list[FoldedStep]] = defaultdict(list)
     for step in steps:
         if step.label == label and step.counted and not step.starts_epoch:
-            segments[step.segment].append(step.regular)
-    return [statistics.fmean(seconds) for seconds in segments.values()]
+            segments[step.segment].append(step)
+    typical = _typical_samples(steps)
+    return [_mean_regular(inside, typical) for inside in segments.values()]
+
+
+def _typical_samples(steps: Iterable[FoldedStep]) -> float | None:
+    """Mean samples of a step; None where they are not known, or all the same."""
+    numbers = [step.num_samples for step in steps]
+    if None in numbers or len({*numbers}) < 2:
+        return None
+    return statistics.fmean(number for number in numbers if number is not None)
+
+
+def _mean_regular(steps: Sequence[FoldedStep], typical: float | None) -> float:
+    samples = sum(step.num_samples or 0 for step in steps)
+    if typical is None or not samples:
+        return statistics.fmean(step.regular for step in steps)
+    return sum(step.regular for step in steps) / samples * typical
 
 
 def epoch_starts(steps: Sequence[FoldedStep]) -> list[float]:
-    """Seconds that each epoch's first step takes longer than the others."""
-    regular = [s.regular for s in steps if not s.starts_epoch]
-    mean = statistics.fmean(regular) if regular else 0.0
-    return [max(EPSILON, s.phases["epoch_start"] + s.regular - mean) for s in steps if "epoch_start" in s.phases]
+    """Seconds that each epoch's first step takes longer than the others; of a larger batch, than that many samples do."""
+    within = [s for s in steps if not s.starts_epoch]
+    typical = _typical_samples(steps)
+    mean = _mean_regular(within, typical) if within else 0.0
+    found: list[float] = []
+    for step in steps:
+        if "epoch_start" in step.phases:
+            usual = mean * step.num_samples / typical if typical and step.num_samples else mean
+            found.append(max(EPSILON, step.phases["epoch_start"] + step.regular - usual))
+    return found
 
 
 def validation_cycles(steps: Sequence[FoldedStep]) -> list[float]:

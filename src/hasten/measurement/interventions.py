@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hasten.measurement.folding import epoch_starts
@@ -21,19 +21,39 @@ from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, Reso
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
 UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
 MOST_SECONDS = 20.0  # the same, where an epoch's start must be among its steps
+SHORT_EPOCH = 8  # steps
 LEAST_PREFETCH, MOST_PREFETCH = 8, 64  # batches a worker
 PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead may take
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 START = "hasten.fixes.inside.start:start"  # what puts fixes on in a process, and their installers, all by name
-INSTALLERS = {
-    "num_workers": "hasten.fixes.inside.loaders:num_workers",
-    "prefetch_factor": "hasten.fixes.inside.loaders:prefetch_factor",
-    "persistent_workers": "hasten.fixes.inside.loaders:persistent_workers",
-    "no_debug": "hasten.fixes.inside.debugging:no_profiler",
-    "no_grad_validation": "hasten.fixes.inside.execution:no_grad_validation",
+SWITCHES = "hasten.fixes.inside.switches:make"  # what turns them on and off between two steps
+INSIDE = "hasten.fixes.inside"
+INSTALLERS = {  # of fixes that need a launch of their own
+    "num_workers": f"{INSIDE}.loaders:num_workers",
+    "prefetch_factor": f"{INSIDE}.loaders:prefetch_factor",
+    "persistent_workers": f"{INSIDE}.loaders:persistent_workers",
+    "no_debug": f"{INSIDE}.debugging:no_profiler",
+    "no_grad_validation": f"{INSIDE}.execution:no_grad_validation",
 }
+# Of fixes that can be turned on and off between two steps: by the cause they confirm, name and installer; those that
+# may gain most come first, for a script may end before all are tried.
+TOGGLED = {
+    "anomaly_detection": ("no_debug", f"{INSIDE}.debugging:no_anomaly_detection"),
+    "full_precision": ("bf16", f"{INSIDE}.precision:bf16"),
+    "tf32": ("tf32", f"{INSIDE}.precision:tf32"),
+    "channels_first": ("channels_last", f"{INSIDE}.execution:channels_last"),
+    "thread_contention": ("cpu_threads", f"{INSIDE}.execution:cpu_threads"),
+    "cudnn_autotune": ("cudnn_benchmark", f"{INSIDE}.execution:cudnn_benchmark"),
+    "unfused_optimizer": ("fused_optimizer", f"{INSIDE}.execution:fused_optimizer"),
+    "checkpoint_often": ("save_nothing", f"{INSIDE}.switches:save_nothing"),
+    "zero_grad_in_place": ("set_to_none", f"{INSIDE}.execution:set_to_none"),
+    "denormals": ("flush_denormal", f"{INSIDE}.execution:flush_denormal"),
+}
+# Steps after a change that are not counted: subnormal values stay so until they are computed again, and cuDNN spends
+# the first steps of a shape on choosing an algorithm.
+SETTLE = {"denormals": 2, "zero_grad_in_place": 2, "thread_contention": 2, "checkpoint_often": 2, "cudnn_autotune": 5}
 KEEP_MEMORY = {  # glibc: never give memory back to the system
     "MALLOC_MMAP_THRESHOLD_": "17179869184",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -51,20 +71,40 @@ class Further:
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def causes(self) -> list[str]:
+        """The causes that it would confirm."""
+        return [str(cause) for cause, *_ in self.switches] if self.mode == "interventions" else [self.name]
+
+    @property
+    def switches(self) -> list[list[object]]:
+        """What is turned on and off in it: [cause, fix, installer, value, settle] each."""
+        found = self.spec.get("switches", [])
+        assert isinstance(found, list)
+        return found
+
     def beside(self) -> Further:
         """The plain launch to hold this one against."""
         kept = {k: v for k, v in self.spec.items() if k == "seconds"}
         return Further(name=self.name, mode="plain", spec=kept)
 
-    def after(self, switch: str) -> Further | None:
-        """The same launch with what would have come after this switch; None where nothing would."""
-        switches = self.spec["switches"]
-        assert isinstance(switches, list)
-        left = switches[switches.index(switch) + 1 :]
-        if not left and not self.spec["drain"]:
+    def rest(self, recorded: Recorded) -> Further | None:
+        """The same launch with what this one did not come to; None where there is nothing, or it would not either."""
+        labels = [s.label.removeprefix("without ") for s in recorded.steps]
+        failed = recorded.exit_code not in (0, None)
+        begun = [one for one in self.switches if one[0] in labels]
+        if len(begun) > 1 and not failed and recorded.raw["ended_by"] == "script":
+            begun.pop()  # the script ended while it was tried
+        instruments = {"replay": "replay", "device_replay": "device replay", "join": "join"}
+        used = [name for name, label in instruments.items() if label in labels or recorded.raw["segment"] == label]
+        spent = [name for name in instruments if failed or name in used]
+        left = [one for one in self.switches if one not in begun]
+        stuck = not begun and not any(self.spec.get(name) for name in spent)
+        if not left or stuck:
             return None
-        spec = {**self.spec, "switches": left, "replay": False, "device_replay": False, "join": False}
-        return Further(name=self.name, mode=self.mode, spec=spec)
+        return Further(
+            name=self.name, mode=self.mode, spec={**self.spec, "switches": left, **dict.fromkeys(spent, False)}
+        )
 
 
 @dataclass(kw_only=True)
@@ -108,18 +148,28 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
     )
 
 
-def choose(facts: Facts, shares: Shares, machine: Machine) -> list[Further]:
-    """The further launches that this run gives a chance of telling something."""
+def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = ()) -> list[Further]:
+    """The further launches that this run gives a chance of telling something; `on` are fixes that are on already."""
     train = next((x for x in facts.loaders if x.role == "train"), None)
     inside: dict[str, object] = {
-        "switches": _switches(facts, shares, machine, train),
+        "switches": [
+            [cause, *TOGGLED[cause], value, SETTLE.get(cause, 1)]
+            for cause, value in _switches(facts, shares, machine, train)
+            if TOGGLED[cause][0] not in on
+        ],
         "replay": train is not None,
         "device_replay": train is not None and facts.device == "cuda",
         "join": train is not None and shares.regular < 0.25,
         "drain": train is not None and shares.of("data_wait") >= WORTH,
     }
+    waits = shares.of("data_wait") >= WORTH
     chosen: list[Further] = []
     if any(inside.values()):
+        inside["make_switch"] = SWITCHES
+        inside["switches_first"] = not waits
+        # Where epochs are short, a segment holds a whole one: their first steps are unlike the others.
+        epoch = math.ceil(facts.steps_per_epoch or math.inf) if facts.steps_per_epoch else SHORT_EPOCH + 1
+        inside["min_steps"] = epoch if epoch <= SHORT_EPOCH else 1
         chosen.append(Further(name="interventions", mode="interventions", spec=inside))
     if train is not None:
         chosen += _loader_launches(train, shares, machine, facts.steps_per_epoch)
@@ -142,40 +192,40 @@ def _under(name: str, fix: str, value: Value) -> Further:
     return Further(name=name, mode="plain", spec=spec, settings={fix: str(value)})
 
 
-def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts | None) -> list[str]:
+def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts | None) -> list[tuple[str, Value]]:
     on_cpu = facts.device == "cpu"
     compiled = any(m.compiled for m in facts.models)
     compute = shares.of("forward", "loss", "backward")
-    names: list[str] = []
+    found: list[tuple[str, Value]] = []
     if facts.anomaly_detection:
-        names.append("anomaly_detection")
+        found.append(("anomaly_detection", True))
     if shares.of("checkpoint") >= WORTH:
-        names.append("checkpoint_often")
+        found.append(("checkpoint_often", True))
     if facts.zero_grad_in_place:
-        names.append("zero_grad_in_place")
+        found.append(("zero_grad_in_place", True))
     if shares.of("optimizer") >= WORTH and any(o.name in FUSED and not o.fused for o in facts.optimizers):
-        names.append("unfused_optimizer")
+        found.append(("unfused_optimizer", True))
     if on_cpu and compute >= 0.2:
-        names.append("denormals")
+        found.append(("denormals", True))
     float32 = any("float32" in m.dtypes for m in facts.models)
     double = any("float64" in m.dtypes for m in facts.models)
     if compute >= 0.2 and float32 and not double and not facts.autocast and not compiled:
         if on_cpu and {"amx_bf16", "avx512_bf16"} & set(machine.cpu_features):
-            names.append("full_precision")
+            found.append(("full_precision", True))
         if not on_cpu:
-            names += ["full_precision", *([] if facts.tf32 else ["tf32"])]
+            found += [("full_precision", True), *([] if facts.tf32 else [("tf32", True)])]
     convolutions = any(m.num_convolutions and not m.channels_last for m in facts.models)
     if compute >= 0.2 and convolutions and not compiled:
-        names.append("channels_first")
+        found.append(("channels_first", True))
     if facts.device == "cuda" and any(m.num_convolutions for m in facts.models):
         varying = (facts.num_input_shapes or 1) > 8
         if bool(facts.cudnn_benchmark) == varying:
-            names.append("cudnn_autotune=" + ("off" if varying else "on"))
+            found.append(("cudnn_autotune", not varying))
     busy = train.num_workers if train is not None else 0
     if on_cpu and facts.num_threads > 1 and (busy or shares.others_cpu > 0.5):
         free = machine.num_cores - min(busy, machine.num_cores - 1)
-        names.append(f"thread_contention={max(1, int(free))}")
-    return names
+        found.append(("thread_contention", max(1, int(free))))
+    return sorted(found, key=lambda one: [*TOGGLED].index(one[0]))
 
 
 def _loader_launches(
@@ -239,13 +289,11 @@ def _uneven(train: LoaderFacts) -> bool:
     return spread > 0.3 or max(samples) > 5 * statistics.median(samples)
 
 
-def broken_switch(further: Further, recorded: Recorded) -> str | None:
-    """The switch that was being tried when the script failed; None where it did not fail, or under no switch."""
+def broken_segment(recorded: Recorded) -> str | None:
+    """The switch or instrument that was being tried when the script failed; None where it did not fail."""
     if recorded.exit_code in (0, None):
         return None
-    label = str(recorded.raw.get("segment")).removeprefix("without ")
-    switches = [str(s) for s in further.spec.get("switches", [])]  # type: ignore[union-attr]
-    return next((s for s in switches if s.partition("=")[0] == label), None)
+    return str(recorded.raw.get("segment") or "warm-up").removeprefix("without ")
 
 
 def promising(tried: Intervention) -> bool:

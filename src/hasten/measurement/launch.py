@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Watch, statuses_in
 from hasten.records import ResourceSample
 
+OUTPUT = "output.txt"  # in a launch's folder: what the command printed, where that is kept
+
 
 @dataclass(kw_only=True)
 class Outcome:
@@ -43,6 +46,14 @@ class Outcome:
     started: float = 0.0  # perf_counter at the start
     seconds: float = 0.0
     sampler_cpu: float = 0.0  # seconds of CPU that watching took
+    output: str = ""  # what it printed, where that was kept
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it printed, as a rule of a traceback; without control characters."""
+        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", last)
+        return "".join(c for c in plain if c.isprintable()).strip()[:200]
 
 
 def command_words(words: Sequence[str], *, module: bool) -> list[str]:
@@ -59,11 +70,16 @@ def command_words(words: Sequence[str], *, module: bool) -> list[str]:
         if not first.is_file():
             raise CommandError(f"no such script: {words[0]}; check the path and the working directory")
         return [sys.executable, *words]
-    found = shutil.which(words[0])
+    # A program of this environment, torchrun among them, is meant also where the environment is not activated.
+    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent))
     if found is not None:
         return [found, *words[1:]]
     if first.is_dir():
         raise CommandError(f"{words[0]} is a folder; name the script in it")
+    if first.suffix == ".ipynb" and first.is_file():
+        raise CommandError(
+            f"{words[0]} is a notebook; use hasten.measure() in it, or `jupyter nbconvert --to script`"
+        )
     if first.is_file():
         raise CommandError(f"{words[0]} is neither a Python script (.py) nor executable; try `python {words[0]}`")
     raise CommandError(f"no such script or command: {words[0]}")
@@ -181,6 +197,8 @@ class Launch:
         outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
         outcome.stages = list(stage_lines(folder))
         outcome.statuses = statuses_in(folder)
+        if (folder / OUTPUT).exists():
+            outcome.output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
 
     def _end(self) -> None:
         try:

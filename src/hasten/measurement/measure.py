@@ -20,10 +20,10 @@ import msgspec
 import hasten
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
-from hasten.measurement.effects import against, read_switches
+from hasten.measurement.effects import TOO_FEW, against, read_switches
 from hasten.measurement.failures import failure, why_no_step
-from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_switch, choose, promising, shares_of
-from hasten.measurement.launch import Launch, Outcome, command_words
+from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_segment, choose, promising, shares_of
+from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.system.disk import read_twice
@@ -40,6 +40,7 @@ from hasten.records import (
     to_json,
 )
 
+FIRST_LAUNCH = "measuring the script"
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 
 
@@ -57,7 +58,7 @@ class Wanted:
     quick: bool = False  # no further runs
     begun_within: float = float("inf")  # seconds from the start in which further runs may begin
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
-    spec: Mapping[str, object] = field(default_factory=dict)  # what the processes are told besides: fixes, seeds
+    spec: Mapping[str, Any] = field(default_factory=dict)  # what the processes are told besides: fixes, seeds
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -122,14 +123,15 @@ class _Measuring:
         machine = read_machine()
         if machine.devices:
             machine = read_machine(ask_torch=True)
-        outcome = self._launch("measure", {"mode": "measure", "steps": self.wanted.steps}, first=True)
+        outcome = self._launch(FIRST_LAUNCH, {"mode": "measure", "steps": self.wanted.steps}, first=True)
         recorded = self._recorded(outcome)
         facts = _with_decoders(recorded.facts(), quick=self.wanted.quick)
         further: list[Intervention] = []
         file_read = None
+        shares = shares_of(recorded, outcome.samples, outcome.started)
+        chosen = choose(facts, shares, machine, on=[name for name, *_ in self.wanted.spec.get("fixes", [])])
         if not self.wanted.quick:
-            shares = shares_of(recorded, outcome.samples, outcome.started)
-            further = self._further(choose(facts, shares, machine), recorded)
+            further = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
         run = run_of(
@@ -147,6 +149,7 @@ class _Measuring:
             exit_code=outcome.exit_code,
             facts=msgspec.structs.replace(facts, num_training_processes=_num_training(outcome)),
             interventions=tuple(further),
+            untried=_untried(chosen, further),
             file_read=file_read,
             notes=tuple(self.notes),
         )
@@ -170,7 +173,7 @@ class _Measuring:
         with contextlib.ExitStack() as stack:
             output = self.wanted.script_output
             if not first:
-                output = stack.enter_context((folder / "output.txt").open("wb")).fileno()
+                output = stack.enter_context((folder / OUTPUT).open("wb")).fileno()
             launch = Launch(
                 command=self.command,
                 spec=spec,
@@ -208,55 +211,73 @@ class _Measuring:
     def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:
         found: list[Intervention] = []
         for number, further in enumerate(chosen):
-            if time.monotonic() - self.started > self.wanted.begun_within:
-                self.notes.append(f"not tried for lack of time: {', '.join(f.name for f in chosen[number:])}")
+            if self._time_over():
                 break
-            what = f"{further.name.replace('_', ' ')} ({number + 1} of {len(chosen)})"
+            subject = "causes" if further.mode == "interventions" else further.name.replace("_", " ")
+            what = f"confirming {subject} ({number + 1} of {len(chosen)})"
             if further.mode == "interventions":
                 found += self._alternating(what, further)
                 continue
-            recorded = self._one(what, further)
-            if recorded is None:
+            outcome = self._one(what, further)
+            if outcome is None:
                 continue
+            recorded = _read(outcome)
             tried = against(further, recorded, base)
             if promising(tried):
                 # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
-                plain = self._one(what + ", beside it", further.beside())
-                tried = against(further, recorded, plain) if plain is not None else tried
+                plain = self._one(what + ", baseline", further.beside())
+                tried = against(further, recorded, _read(plain)) if plain is not None else tried
             found.append(tried)
         return found
 
-    def _alternating(self, what: str, further: Further) -> list[Intervention]:
-        """All switches of one launch; after one that breaks the script, the others in another launch."""
-        found: list[Intervention] = []
-        left: Further | None = further
-        while left is not None:
-            recorded = self._one(what, left)
-            if recorded is None:
-                break
-            found += read_switches(recorded)
-            broken = broken_switch(left, recorded)
-            if broken is not None:
-                self.notes.append(f"{broken.partition('=')[0]}: the script failed under it")
-            left = left.after(broken) if broken is not None else None
-        return found
+    def _time_over(self) -> bool:
+        return time.monotonic() - self.started > self.wanted.begun_within
 
-    def _one(self, what: str, further: Further) -> Recorded | None:
+    def _alternating(self, what: str, further: Further) -> list[Intervention]:
+        """All switches of one launch; what it does not come to, in further ones."""
+        found: dict[str, Intervention] = {}
+        left: Further | None = further
+        while left is not None and not self._time_over():
+            outcome = self._one(what, left)
+            if outcome is None:
+                break
+            recorded = _read(outcome)
+            found.update({tried.name: tried for tried in read_switches(recorded)})
+            broken = broken_segment(recorded)
+            if broken is not None:
+                self.notes.append(f"{broken}: the script failed under it: {outcome.last_line}")
+            left = left.rest(recorded)
+        return list(found.values())
+
+    def _one(self, what: str, further: Further) -> Outcome | None:
         """One further launch; None, and a note, when the script did not train under it."""
-        switches = further.spec.get("switches", [])
-        assert isinstance(switches, list)
+        further.spec["within"] = self.wanted.begun_within - (time.monotonic() - self.started)
         window = float(further.spec.get("seconds", LEAST_SECONDS))  # type: ignore[arg-type]
-        spec = {**further.spec, "mode": further.mode, "expected": window + LEAST_SECONDS * (len(switches) + 1)}
+        spec = {
+            **further.spec,
+            "mode": further.mode,
+            "expected": window + LEAST_SECONDS * (len(further.switches) + 1),
+        }
         try:
             outcome = self._launch(what, spec, environment=further.environment)
         except NoStepError as error:
             self.notes.append(f"{further.name}: {error}")
             return None
-        raws = [r for r in outcome.raws if r["bounds"]]
-        if not raws:
-            self.notes.append(f"{further.name}: the script failed under it (exit code {outcome.exit_code})")
+        if not any(raw["bounds"] for raw in outcome.raws):
+            self.notes.append(f"{further.name}: the script failed under it: {outcome.last_line}")
             return None
-        return Recorded(_busiest(raws), outcome.stages, exit_code=outcome.exit_code)
+        return outcome
+
+
+def _untried(chosen: Sequence[Further], made: Sequence[Intervention]) -> tuple[str, ...]:
+    causes = [cause for further in chosen for cause in further.causes]
+    told = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
+    return tuple(cause for cause in causes if cause not in told)
+
+
+def _read(outcome: Outcome) -> Recorded:
+    """What the process told that made most steps."""
+    return Recorded(_busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
 
 
 def run_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import shutil
 import statistics
 import time
@@ -21,14 +20,13 @@ from typing import Any
 from hasten.errors import NoStepError
 from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
 from hasten.measurement.inside.programs import PLAIN
-from hasten.measurement.launch import Launch
+from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import make_folder
 from hasten.measurement.turns import NoTurnsError, take_turns
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
-OUTPUT = "output.txt"
 
 
 class SideError(Exception):
@@ -193,10 +191,8 @@ def _seen(launch: Launch) -> Seen:
     for path in launch.folder.glob("fixes-*.json"):  # of several processes, the one that trains puts on most
         states = json.loads(path.read_text(encoding="utf-8"))
         fixes.update({name: state for name, state in states.items() if fixes.get(name, "on") == "on"})
-    said = (launch.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
     if outcome.exit_code not in (0, None):
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
-        raise SideError(f"the script failed (exit code {outcome.exit_code}): {_plain(last)[:200]}")
+        raise SideError(f"the script failed (exit code {outcome.exit_code}): {outcome.last_line}")
     trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
     if not trained:
         raise SideError("no optimizer step was seen")
@@ -218,13 +214,8 @@ def _seen(launch: Launch) -> Seen:
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
         fixes=fixes,
         quality=raw.get("quality", {}),
-        output=said,
+        output=outcome.output,
     )
-
-
-def _plain(line: str) -> str:
-    """A line without colours and other control characters."""
-    return "".join(c for c in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) if c.isprintable()).strip()
 
 
 def _parts(counted: Sequence[FoldedStep]) -> dict[str, float]:

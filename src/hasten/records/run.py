@@ -254,6 +254,7 @@ class Run(Record, frozen=True):
     sync_points: tuple[SyncPoint, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    untried: tuple[str, ...] = ()  # interventions that would have told something, and were not made
     file_read: FileRead | None = None
     overhead: Overhead | None = None
     timeline: Timeline | None = None

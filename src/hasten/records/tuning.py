@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hasten.records.codec import Record
 from hasten.records.machine import Machine
 from hasten.records.run import Interval
@@ -11,12 +13,13 @@ Settings = dict[str, Value]
 
 
 class Trial(Record, frozen=True):
-    """One fix against the settings it was tried on, in fresh processes, in turn."""
+    """One fix, or several at once, against the settings it was tried on, in fresh processes, in turn."""
 
     fix: str
     value: Value  # of the fix, in the candidate
     verdict: str  # "faster" "slower" "no difference" "unclear" "failed"
     settings: Settings = {}  # of the baseline
+    together: Settings = {}  # all that the candidate adds, where several fixes were tried at once
     speedup: Interval | None = None  # baseline / candidate step time
     baseline_seconds: tuple[float, ...] = ()  # a step; one value a launch, in the order of the launches
     candidate_seconds: tuple[float, ...] = ()
@@ -25,6 +28,11 @@ class Trial(Record, frozen=True):
     memory_bytes: float | None = None  # how much more the candidate takes at its peak
     seconds: float = 0.0  # that the trial took
     note: str = ""
+
+    @property
+    def added(self) -> Settings:
+        """What the candidate adds to the baseline."""
+        return self.together or {self.fix: self.value}
 
 
 class Check(Record, frozen=True):
@@ -82,11 +90,15 @@ class Edit(Record, frozen=True):
     recoverable: float  # seconds a step
 
 
+SkippedState = Literal["does not apply", "does not help", "not tried", "no time"]
+
+
 class Skipped(Record, frozen=True):
-    """A fix that was not tried, and why."""
+    """A fix without a trial, and why."""
 
     fix: str
     reason: str
+    state: SkippedState = "not tried"  # "does not help": by the diagnosis; "no time": worth a trial that was not made
 
 
 class Heat(Record, frozen=True):

@@ -127,6 +127,9 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
     if rest := findings[detail.findings :]:
         titles = f": {'; '.join(finding.title for finding in rest)}" if detail.titles else " in the record"
         sheet.paragraph((f"and {len(rest)} smaller{titles}", "dim"))
+    if run.untried:
+        names = ", ".join(name.replace("_", " ") for name in run.untried)
+        sheet.paragraph((f"not tried yet: {names}", "dim"))
 
 
 def _cost(finding: Finding, *, step_seconds: float) -> str:

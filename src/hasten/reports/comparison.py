@@ -9,15 +9,22 @@ import statistics
 
 from rich.console import Console
 
-from hasten.records import Comparison
+from hasten.records import Comparison, Interval
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
+from hasten.stats import mean_interval
 
 _SAYS = {
     "slower": "Slower than allowed",
     "no slower": "No slower than allowed",
     "unclear": "Not clear: slower than allowed or not, the interval holds both",
 }
+
+
+def _mean(seconds: tuple[float, ...]) -> str:
+    if len(seconds) < 2:
+        return format.seconds(statistics.fmean(seconds))
+    return format.middle(Interval(*mean_interval(seconds)))
 
 
 def print_comparison(found: Comparison, *, console: Console) -> None:
@@ -27,7 +34,7 @@ def print_comparison(found: Comparison, *, console: Console) -> None:
     sheet.headline(f"{_SAYS[found.verdict]} ({allowed}): a step takes {format.ratio_interval(found.ratio)} as long.")
     sheet.gap()
     rows = [
-        (name, format.seconds(statistics.fmean(seconds)), f"{len(seconds)} values")
+        (name, _mean(seconds), format.count(len(seconds), noun="mean step time"))
         for name, seconds in (("old", found.old_seconds), ("new", found.new_seconds))
     ]
     sheet.table(rows, align="lrl", label="Step")

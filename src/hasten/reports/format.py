@@ -42,6 +42,11 @@ def settings(chosen: Settings, *, none: str = "") -> str:
     return ", ".join(setting(name, value) for name, value in chosen.items()) or none
 
 
+def added(chosen: Settings) -> str:
+    """Fixes that are tried at once as "bf16 + cache = auto"."""
+    return " + ".join(setting(name, value) for name, value in chosen.items())
+
+
 def phase(name: str) -> str:
     """A phase in the field's own words: "data_wait" is "data wait"."""
     return _PHASES.get(name, name)
@@ -64,6 +69,13 @@ def seconds(value: float | None, *, unknown: str = NOT_MEASURED, rough: bool = F
     scaled = value / unit
     decimals = max(0, digits - 1 - _magnitude(scaled)) if rough else int(abs(scaled) < 99.95)
     return f"{_decimal(scaled, decimals) if value else '0'} {word}"
+
+
+def clock(seconds: float) -> str:
+    """Elapsed seconds as "4:05" or "1:02:03"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
@@ -204,7 +216,10 @@ def _parts(estimate: Interval) -> tuple[str, str]:
     unit, word = _time_unit(max(abs(estimate.value), abs(estimate.low), abs(estimate.high)))
     value, low, high = (part / unit for part in (estimate.value, estimate.low, estimate.high))
     decimals = min(-_magnitude(width / unit / 2), 3 - _magnitude(max(abs(low), abs(high))))
-    return f"{_decimal(value, decimals)} {word}", f"{_decimal(low, decimals)} to {_decimal(high, decimals)}"
+    least = _decimal(low, decimals)
+    if float(least) == 0 and low > 0:  # a gain that is sure is not shown as one that may be none
+        least = f"{low:.1g}" if low >= 1e-3 else "<0.001"
+    return f"{_decimal(value, decimals)} {word}", f"{least} to {_decimal(high, decimals)}"
 
 
 def _known(value: float | None) -> TypeGuard[float]:

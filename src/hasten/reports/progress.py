@@ -1,24 +1,51 @@
-"""A progress line on the terminal that is gone when the work is done.
+"""What a long command is doing: one transient line on a terminal, plain lines anywhere else."""
 
-In: what is being done and how far it is. Out: one transient line, on a terminal only. It has no thread of its
-own: it draws when it is told something, so it takes nothing from a script that is being measured. Refuses to
-draw while someone else writes to the same terminal: put `with bar.aside():` around that.
-"""
+from __future__ import annotations
 
+import contextlib
+import math
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from hasten.reports import format
 from hasten.reports.sheet import legible
 
 _BETWEEN = 0.2  # seconds between two drawings
+_SILENCE = 14.0  # seconds without a plain line, at most; with the second that it may be late, 15
+_FIRST = 3.0  # seconds before the first plain line: a command that is over by then prints none
+
+
+class ProgressReport(Protocol):
+    """Where a command says what it is doing."""
+
+    takes_over: bool  # whether a script's own output would be drawn over
+
+    def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Say what is being done, and how much of how much. Can be handed on as a plain callback."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Print a result that stays."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
 
 
 class ProgressLine:
-    """One line: what is being done, a bar where the total is known, the time so far."""
+    """One line: what is being done, a bar where the total is known, the time so far.
+
+    It has no thread of its own: it draws when it is told something, so it takes nothing from a measured script.
+    """
+
+    takes_over = True
 
     def __init__(self, console: Console, *, shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -28,7 +55,7 @@ class ProgressLine:
         self._last = ("", 0.0)  # the text last drawn, and when
 
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """Say what is being done, and how much of how much. Fit to be handed on as a plain callback."""
+        """Draw the line anew, unless it has just been drawn."""
         if not self._shown:
             return
         now = self._clock()
@@ -43,15 +70,11 @@ class ProgressLine:
             bar.update(task, description=words, total=total, completed=done or 0.0, visible=True)
         bar.refresh()
 
-    @contextmanager
-    def aside(self) -> Generator[None]:
-        """Leave the terminal to others: the line is wiped, and updates draw nothing."""
-        self.close()
-        shown, self._shown = self._shown, False
-        try:
-            yield
-        finally:
-            self._shown = shown
+    def say(self, text: str) -> None:
+        """Print a result above the line."""
+        if self._shown:
+            console = self._bar.console if self._bar is not None else self._console
+            console.print(legible(text, encoding=self._console.encoding), markup=False, highlight=False)
 
     def close(self) -> None:
         """Wipe the line and give the cursor back."""
@@ -68,12 +91,87 @@ class ProgressLine:
         return self._bar
 
 
+class ProgressLog:
+    """Plain lines for a file, a pipe or a CI system: one a stage, and one at least every 15 seconds.
+
+    Args:
+        console: where they go.
+        expected: seconds that all of it will take; None: not known.
+    """
+
+    takes_over = False
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        expected: float | None = None,
+        silence: float = _SILENCE,
+        first: float = _FIRST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._expected = expected
+        self._silence, self._clock = silence, clock
+        self._began = clock()
+        self._first = self._began + first
+        self._stage = ("", "")  # being worked at: its name, and how far it is
+        self._printed = ("", -math.inf)  # the last stage, and when a line was printed
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="hasten-progress", daemon=True)
+        self._thread.start()
+
+    def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Note the stage; a line is printed within a second where it is new, and whenever none was for long."""
+        far = ""
+        if done is not None and total and total != self._expected:
+            far = f", {format.share(min(1.0, done / total))}"
+        with self._lock:
+            self._stage = text, far
+
+    def say(self, text: str) -> None:
+        """Print a result."""
+        with self._lock:
+            self._print(text)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._over.wait(min(1.0, self._silence / 4)):
+            with self._lock:
+                (text, far), (before, printed) = self._stage, self._printed
+                now = self._clock()
+                if now >= self._first and text and (text != before or now >= printed + self._silence):
+                    self._printed = text, printed
+                    self._print(text + far)
+
+    def _print(self, text: str) -> None:
+        now = self._clock()
+        self._printed = self._printed[0], now
+        clock = format.clock(now - self._began)
+        if self._expected is not None:
+            clock += f" of about {format.clock(self._expected)}"
+        words = legible(f"hasten: [{clock}] {text}", encoding=self._console.encoding)
+        with contextlib.suppress(OSError):  # whoever read it is gone; the work is not
+            self._console.file.write(f"{words}\n")
+            self._console.file.flush()
+
+
 @contextmanager
-def progress(console: Console, *, quiet: bool = False) -> Generator[ProgressLine]:
-    """A progress line on `console` (make it with `Console(stderr=True)`), silent off a terminal."""
+def progress(console: Console, *, quiet: bool = False, expected: float | None = None) -> Generator[ProgressReport]:
+    """Report progress on `console` (make it with `Console(stderr=True)`).
+
+    Args:
+        quiet: draw no line on a terminal.
+        expected: seconds that the command will take; None: not known.
+    """
     terminal = console.is_interactive and console.file.isatty()
-    line = ProgressLine(console, shown=terminal and not quiet)
+    report = ProgressLine(console, shown=not quiet) if terminal else ProgressLog(console, expected=expected)
     try:
-        yield line
+        yield report
     finally:
-        line.close()
+        report.close()

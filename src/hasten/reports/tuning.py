@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from hasten.records import Followed, Proof, Settings, Trial, Tuning
+from hasten.records import Check, Followed, Interval, Proof, Settings, Skipped, Trial, Tuning
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
-_SIGNS = {"faster": "kept", "slower": "slower", "no difference": "no gain", "unclear": "unclear", "failed": "failed"}
+NARROW = 1.2  # high over low end of an interval
 _DIFF = {"+": "green", "-": "red", "@": "dim"}
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
@@ -31,6 +31,10 @@ def print_tuning(
     _add_proof(sheet, tuning)
     _add_edits(sheet, tuning)
     _add_followed(sheet, followed)
+    if late := left_untried(tuning):
+        sheet.paragraph(
+            ", ".join(one.fix for one in late), ": no time was left; --budget gives more", label="Not tried"
+        )
     for number, note in enumerate(tuning.notes):
         sheet.paragraph(note, label="" if number else "Notes")
     if plan:
@@ -75,9 +79,11 @@ def why_empty(tuning: Tuning) -> str:
         return "; ".join(f"{name} was taken out, {why}" for name, why in taken_out(tuning.proof).items())
     if tuning.proof is not None:
         return "as a whole it was not faster"
-    if tuning.trials:
-        return "nothing that was tried makes it faster"
-    return "nothing was found that a fix would mend"
+    tried = f"of {format.count(len(tuning.trials), noun='trial')} none was faster" if tuning.trials else ""
+    late = ", ".join(one.fix for one in left_untried(tuning))
+    if late:
+        return "; ".join(filter(None, [tried, f"no time was left to try {late}, --budget gives more"]))
+    return tried or "no fix is expected to save 2 % of the step"
 
 
 def beside(settings: Settings) -> str:
@@ -104,15 +110,46 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
 def _add_trials(sheet: Sheet, tuning: Tuning) -> None:
     for number, trial in enumerate(tuning.trials):
         label = "" if number else "Trials"
-        sheet.paragraph(format.setting(trial.fix, trial.value), f": {_told(trial, tuning)}", label=label)
+        sheet.paragraph(trial_line(trial, tuning), label=label)
 
 
-def _told(trial: Trial, tuning: Tuning) -> str:
-    kept = trial.verdict == "faster" and trial.fix in tuning.settings
-    sign = "kept" if kept else "not kept" if trial.verdict == "faster" else _SIGNS[trial.verdict]
+def outcome(trial: Trial, tuning: Tuning) -> str:
+    """What came of a trial, in the same words everywhere: kept, faster, slower, no difference, inconclusive, failed."""
+    if trial.verdict == "faster":
+        return "kept" if any(name in tuning.settings for name in trial.added) else "faster, not kept"
+    if trial.verdict == "no difference" and trial.speedup is not None and not _is_narrow(trial.speedup):
+        return "inconclusive"
+    return "inconclusive" if trial.verdict == "unclear" else trial.verdict
+
+
+def _is_narrow(speedup: Interval) -> bool:
+    """Whether an interval is narrow enough to speak of no difference."""
+    return speedup.high / max(speedup.low, 1e-9) < NARROW
+
+
+def state_of(check: Check, proof: Proof) -> str:
+    """What a check came to; what a proven plan did not need is not called unknown."""
+    return "not needed" if check.state == "unknown" and proof.verdict == "proven" else check.state
+
+
+def left_untried(tuning: Tuning) -> list[Skipped]:
+    """Fixes that apply and that there was no time to try."""
+    return [one for one in untried(tuning) if one.state == "no time"]
+
+
+def untried(tuning: Tuning) -> list[Skipped]:
+    """Fixes without a trial: one that was tried later in the search is not among them."""
+    tried = {name for trial in tuning.trials for name in trial.added} | {*tuning.settings}
+    return [one for one in tuning.skipped if one.fix not in tried]
+
+
+def trial_line(trial: Trial, tuning: Tuning) -> str:
+    """A trial in one line: "bf16: 2.06x (1.68 to 2.52), kept, 3 pairs"."""
     speed = f"{format.ratio_interval(trial.speedup)}, " if trial.speedup is not None else ""
     pairs = f", {len(trial.baseline_seconds)} pairs" if trial.baseline_seconds else ""
-    return f"{speed}{sign}{pairs}" + (f"; {trial.note}" if trial.note else "")
+    return f"{format.added(trial.added)}: {speed}{outcome(trial, tuning)}{pairs}" + (
+        f"; {trial.note}" if trial.note else ""
+    )
 
 
 def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
@@ -134,7 +171,7 @@ def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
         return
     sheet.paragraph((proof.verdict, _STATES[proof.verdict]), label="Proof")
     for check in proof.checks:
-        sheet.paragraph(f"{check.state}: {check.text}", lead="  ")
+        sheet.paragraph(f"{state_of(check, proof)}: {check.text}", lead="  ")
     if proof.broken_by:
         for name, reason in taken_out(proof).items():
             sheet.paragraph(f"taken out: {name}; {reason}", lead="  ")

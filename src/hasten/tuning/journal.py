@@ -15,6 +15,7 @@ import msgspec
 
 from hasten.measurement.results import make_folder
 from hasten.records import Settings, Trial, Tuning, to_json
+from hasten.reports.tuning import trial_line
 from hasten.tuning.reserve import Reserve
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
@@ -27,7 +28,7 @@ class Journal:
     folder: Path
     seconds: float  # that the search may take
     on_progress: Progress
-    on_trial: Callable[[Trial], object]
+    on_result: Callable[[str], object]
     spent_before: float = 0.0  # by the search that this one goes on with
     reserve: Reserve = field(default_factory=Reserve)
     _began: float = field(default_factory=time.monotonic)
@@ -52,8 +53,8 @@ class Journal:
 
     def add(self, settings: Settings, trial: Trial) -> None:
         """A trial has ended, and these settings are left."""
-        self.on_trial(trial)
         self.keep(settings=settings, trials=(*self.tuning.trials, trial))
+        self.on_result(f"trial {len(self.tuning.trials)}: {trial_line(trial, self.tuning)}")
 
     def note(self, note: str) -> None:
         """Something that a reader of the result should know."""
@@ -72,8 +73,11 @@ class Journal:
         return self.seconds - self.spent()
 
     def left_for_search(self) -> float:
-        """Seconds of the budget, without those that are kept for what comes after."""
-        return self.left() - self.reserve.all
+        """Seconds of the budget, without those that are kept for what comes after.
+
+        As long as there is no plan, finding one comes first: half of them may go into trials.
+        """
+        return self.left() - self.reserve.all * (1.0 if self.tuning.settings else 0.5)
 
     def left_for_heats(self) -> float:
         """Seconds of the budget, without those that the proof will take."""

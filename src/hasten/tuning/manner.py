@@ -15,13 +15,11 @@ from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
 from hasten.measurement.turns import POSSIBLE
 from hasten.records import Settings
-from hasten.stats import LOOKS
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache"}  # fixes that gain from the second epoch on
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
-FIRST_LOOK = min(LOOKS)  # pairs: by these a mere suspicion is given up
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
 
 
@@ -35,7 +33,6 @@ class Manner:
     warm_seconds: float = 20.0  # that these may take
     cache_bytes: int | None = None  # of "auto": as large for the repeated batches as the machine's memory is for all
     most_pairs: int = 16
-    futile_from: int = 6  # pairs; of fewer the spread is too uncertain to give a trial up by
     turns: bool = False  # both sides of a pair at once, one working at a time
 
 
@@ -46,12 +43,12 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
     for phase, period in periods.items():
         if period and case.share(phase) >= 0.05:
-            seconds = max(seconds, min(20.0, 2.2 * period * case.step))
+            # Twice where it comes often; once where steps are slow, for a search has to end.
+            seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
     seconds = max(seconds, min(8.0, 5 * case.step))
     turns = _can_take_turns(case)
-    futile_from = FIRST_LOOK if first.looks_healthy else Manner.futile_from
     if not KEEPING & {*settings}:
-        return Manner(seconds=seconds, turns=turns, futile_from=futile_from)
+        return Manner(seconds=seconds, turns=turns)
     number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
     return Manner(
         seconds=seconds,
@@ -60,7 +57,6 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
         warm_seconds=3 * max(WARM_LIMIT, number * case.step),
         cache_bytes=_cache_bytes(first, math.ceil(number * max(1.0, case.batches))),
         turns=turns,
-        futile_from=futile_from,
     )
 
 

@@ -25,7 +25,7 @@ from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
 from hasten.records import Machine, Settings, Trial, Tuning, Value
 from hasten.reports import format
-from hasten.reports.tuning import taken_out, why_empty
+from hasten.reports.tuning import outcome, taken_out, why_empty
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes")
@@ -233,18 +233,22 @@ def _header(tuning: Tuning) -> list[str]:
 def _fix_lines(tuning: Tuning) -> list[str]:
     trials: dict[str, Trial] = {}
     for trial in tuning.trials:
-        if trial.verdict == "faster" or trial.fix not in trials or trial.fix not in tuning.settings:
-            trials[trial.fix] = trial
+        for name in trial.added:
+            if trial.verdict == "faster" or name not in trials or name not in tuning.settings:
+                trials[name] = trial
     rows: list[tuple[str, str]] = []
     for name, fix in CATALOG.items():
         trial = trials.get(name)
         if name in tuning.settings:
-            gained = (
-                f"{format.ratio_interval(trial.speedup)}, " if trial is not None and trial.speedup is not None else ""
-            )
+            gained = ""
+            if trial is not None and trial.speedup is not None:
+                others = [other for other in trial.added if other != name]
+                beside = f" together with {', '.join(others)}" if others else ""
+                gained = f"{format.ratio_interval(trial.speedup)}{beside}, "
             rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}"))
         elif trial is not None:
-            rows.append((f"{name} = false", f"tried ({_toml(trial.value)}): {_why_dropped(trial, tuning)}"))
+            value = _toml(trial.added[name])
+            rows.append((f"{name} = false", f"tried ({value}): {_why_dropped(name, trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)
     return [f"{setting:<{width}}  # {_comment(comment)}" for setting, comment in rows]
 
@@ -254,13 +258,13 @@ def _comment(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def _why_dropped(trial: Trial, tuning: Tuning) -> str:
-    if tuning.proof is not None and trial.fix in tuning.proof.broken_by:
-        return taken_out(tuning.proof)[trial.fix]
+def _why_dropped(name: str, trial: Trial, tuning: Tuning) -> str:
+    if tuning.proof is not None and name in tuning.proof.broken_by:
+        return taken_out(tuning.proof)[name]
     speed = f", {format.ratio_interval(trial.speedup)}" if trial.speedup is not None else ""
     if trial.verdict == "faster":
         return "nothing more beside the others"
-    return f"{trial.verdict}{speed}" + (f" ({trial.note})" if trial.note else "")
+    return f"{outcome(trial, tuning)}{speed}" + (f" ({trial.note})" if trial.note else "")
 
 
 def _toml(value: Value) -> str:

@@ -3,25 +3,33 @@
 In: a diagnosed baseline, a bench and a budget. Out: trials, one after another, and the settings that are left. Refuses
 to measure: it asks for trials and for diagnoses.
 
-Greedy: what promises most is tried first, alone, on top of what was kept. After each fix that is kept the run is
+Greedy: what promises most is tried first, on top of what was kept: alone, or, where there is no time for that, with what
+else promises much and answers another cause. After each fix that is kept the run is
 diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others. A script in which nothing was found gets one trial, of what was suspected most.
+others. The search goes on until nothing is left that may save 2 % of
+the step, or its time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hasten.fixes.catalog import CATALOG, checked
-from hasten.fixes.fix import Fix, Proposal, Situation
+from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
 from hasten.fixes.recipe import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
+from hasten.reports import format
 
+TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
+ENOUGH = 2.0  # times what trials of each usually take: with less time they are tried at once
+MUCH = 0.2  # of the best promise: what is tried along with it
+RIVAL = 1 / 3  # of the best promise: what promises as much shares the time that is left with it
 SMALL_GAIN = 1.15  # a speedup below which a fix may owe it to what has been kept since
 
 Tried = frozenset[tuple[str, Value]]
-Try = Callable[[Settings, str, Value, float], Trial]
+# Settings, what is added to them, the seconds a step that it promises, and its share of the time that is left.
+Try = Callable[[Settings, Settings, float, float], Trial]
 Diagnose = Callable[[Settings], Situation | None]
 
 
@@ -31,6 +39,11 @@ class Candidate:
 
     fix: Fix
     proposal: Proposal
+
+    @property
+    def promise(self) -> float:
+        """Seconds a step that it may save, for as long as a trial usually takes."""
+        return self.proposal.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
 
 
 def candidates(
@@ -47,7 +60,9 @@ def candidates(
             continue
         proposed = fix.propose(situation)
         if isinstance(proposed, str):
-            skipped.append(Skipped(fix=fix.name, reason=proposed))
+            proposed = NotProposed(reason=proposed, state="does not apply")
+        if isinstance(proposed, NotProposed):
+            skipped.append(Skipped(fix=fix.name, reason=proposed.reason, state=proposed.state))
             continue
         proposed = [p for p in proposed if (fix.name, p.value) not in tried]
         if not proposed:
@@ -55,9 +70,9 @@ def candidates(
         worth = [p for p in proposed if p.saves >= situation.least]
         if not worth:
             most = max(p.saves for p in proposed) / situation.case.step
-            skipped.append(Skipped(fix=fix.name, reason=f"it promises {100 * most:.1f} % of the step at the most"))
+            skipped.append(Skipped(fix=fix.name, reason=f"it would save {format.share(most)} of the step at most"))
         found += [Candidate(fix=fix, proposal=proposal) for proposal in worth]
-    return sorted(found, key=lambda c: -c.proposal.saves), skipped
+    return sorted(found, key=lambda c: -c.promise), skipped
 
 
 def search(
@@ -66,32 +81,51 @@ def search(
     try_fix: Try,
     diagnose_again: Diagnose,
     time_left: Callable[[], float],
-    on_time_over: Callable[[Candidate], object] = lambda _: None,
+    on_end: Callable[[Situation, Sequence[Candidate]], object] = lambda _s, _c: None,
     recipes: bool = False,
     tried: Tried = frozenset(),
 ) -> Iterator[tuple[Settings, Trial]]:
-    """Yield the settings so far and each trial as it ends; `on_time_over` is told what would have been next."""
+    """Yield the settings so far and each trial as it ends.
+
+    `on_end` is given the last diagnosis and what there was no time to try.
+    """
     situation, settings = first, dict(first.settings)
+    at_once = not settings  # several fixes may be tried at once, in the beginning
     while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
-        chosen = next((c for c in waiting if _agrees(settings, c)), None)
-        if chosen is None:
+        waiting = [c for c in waiting if _agrees(settings, c)]
+        if not waiting or time_left() <= 0:
+            on_end(situation, waiting)
             return
-        if time_left() <= 0:
-            on_time_over(chosen)
-            return
-        name, value = chosen.fix.name, chosen.proposal.value
-        trial = try_fix(settings, name, value, chosen.proposal.saves)
-        tried |= {(name, value)}
+        chosen = _bundle(waiting) if at_once else []
+        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
+            chosen = waiting[:1]  # one by one, each gain is known for itself
+        at_once = False
+        added = {c.fix.name: c.proposal.value for c in chosen}
+        rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
+        trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
+        if len(added) == 1 or trial.verdict == "faster":
+            tried |= {*added.items()}
         if trial.verdict == "faster":
-            settings = {**settings, name: value}
+            settings = {**settings, **added}
             yield settings, trial
             again = diagnose_again(settings) if time_left() > 0 else None
             situation = again if again is not None else situation
         else:
             yield settings, trial
-            if first.looks_healthy and not settings:
-                return
+
+
+def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
+    """What promises most, with all that promises much beside it, answers another cause and is quickly tried."""
+    chosen = [waiting[0]]
+    for candidate in waiting[1:]:
+        fix, others = candidate.fix, [c.fix for c in chosen]
+        promises = candidate.promise >= MUCH * waiting[0].promise
+        apart = all(not {*fix.answers} & {*other.answers} for other in others)
+        agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)
+        if promises and apart and agrees and not fix.needs and not fix.start_seconds and fix.guarantee != "recipe":
+            chosen.append(candidate)
+    return chosen
 
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:
@@ -115,7 +149,7 @@ def leave_out(
         rest = {other: value for other, value in settings.items() if other != name}
         if not all(CATALOG[other].finds(rest) for other in rest) or not _may_be_needless(name, rest, gains):
             continue
-        trial = try_fix(rest, name, settings[name], 0.0)
+        trial = try_fix(rest, {name: settings[name]}, 0.0, 1.0)
         if trial.verdict in ("slower", "no difference", "failed"):
             settings = checked(rest)
         yield settings, trial

@@ -22,12 +22,14 @@ import msgspec
 
 from hasten.fixes.catalog import CATALOG, variables_of
 from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
-from hasten.records import Interval, Settings, Trial, Value
+from hasten.records import Interval, Settings, Trial
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
 
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
+EARLY, HOPELESS = 2, 0.8  # pairs, and a speedup below which nobody waits for the first look
+FUTILE_FROM = 6  # pairs; of fewer the spread is too uncertain to give a trial up by
 FUTILE = 0.8  # of the gain that the last look would call clear: with less in sight a trial is given up
 
 
@@ -90,16 +92,16 @@ def _all_on(seen: Seen) -> Seen:
 def try_fix(
     bench: Bench,
     settings: Settings,
-    fix: str,
-    value: Value,
+    added: Settings,
     *,
     frequencies: Frequencies,
     manner: Manner,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """The settings with a fix against those without."""
-    candidate = {**settings, fix: value}
+    """The settings with a fix, or several, against those without."""
+    candidate = {**settings, **added}
+    (fix, value), *others = added.items()
     trial = compare(
         bench,
         settings,
@@ -110,7 +112,7 @@ def try_fix(
         time_left=time_left,
         on_pair=on_pair,
     )
-    return msgspec.structs.replace(trial, value=value)
+    return msgspec.structs.replace(trial, value=value, together=added if others else {})
 
 
 def compare(
@@ -142,7 +144,9 @@ def compare(
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
-            if over or decide(estimate, number, gives_up=gives_up, futile_from=manner.futile_from) is not None:
+            if gives_up and number == EARLY and estimate.value < HOPELESS:
+                break
+            if over or decide(estimate, number, gives_up=gives_up) is not None:
                 break
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
@@ -161,9 +165,7 @@ def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
     return [_all_on(seen) for seen in told]
 
 
-def decide(
-    estimate: Estimate, num_pairs: int, *, gives_up: bool = True, futile_from: int = Manner.futile_from
-) -> str | None:
+def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:
     """What a look says; None: look again after more pairs."""
     if num_pairs not in LOOKS:
         return None
@@ -174,7 +176,7 @@ def decide(
     if gives_up and estimate.value < WORTH:
         return "no difference"
     last = num_pairs >= max(LOOKS)
-    hopeless = num_pairs >= futile_from and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
+    hopeless = num_pairs >= FUTILE_FROM and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
     return "unclear" if last or (gives_up and hopeless) else None
 
 

@@ -24,10 +24,10 @@ from hasten.fixes import input, recipe
 from hasten.fixes.catalog import checked, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.launch import command_words
-from hasten.measurement.measure import Wanted, measure
+from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
 from hasten.measurement.results import RESULTS, make_folder
 from hasten.measurement.side import Bench, Frequencies
-from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Trial, Tuning, Value, from_json
+from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.reports import format
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
@@ -38,14 +38,13 @@ from hasten.tuning.manner import KEEPING, Manner, manner_of, told_under
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
-from hasten.tuning.search import candidates, leave_out, search
+from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.trial import try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # further runs that tell of cores shared with the loader
-FOR_SUSPICIONS = 1 / 8  # of the budget: later than that nothing is begun where nothing was found
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
 
@@ -69,13 +68,13 @@ def tune(
     resume: bool = False,
     root: Path = RESULTS,
     on_progress: Progress = lambda _w, _d, _o: None,
-    on_trial: Callable[[Trial], object] = lambda _: None,
+    on_result: Callable[[str], object] = lambda _: None,
 ) -> Tuning:
     """Search for a plan. Raises HastenError for what the user can mend; what was found by then is kept."""
     command = command_words(words, module=module)
     told = ("-m", *words) if module else tuple(words)
     before = last_tuning(root, told) if resume else None
-    return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_trial).run(before)
+    return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_result).run(before)
 
 
 def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
@@ -104,14 +103,14 @@ class _Tuning:
     budget: Budget
     root: Path
     on_progress: Progress
-    on_trial: Callable[[Trial], object]
+    on_result: Callable[[str], object]
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
         name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}-tune"
         spent = before.seconds if before is not None else 0.0
         folder = make_folder(self.root / "tunings" / name)
-        journal = Journal(folder, self.budget.seconds, self.on_progress, self.on_trial, spent_before=spent)
+        journal = Journal(folder, self.budget.seconds, self.on_progress, self.on_result, spent_before=spent)
         self.journal = journal
         try:
             self.bench = Bench(self.command, journal.make_scratch(), patience=self.budget.patience)
@@ -139,8 +138,10 @@ class _Tuning:
             path = self.root / "runs" / before.runs[0] / "run.json"
             with contextlib.suppress(OSError, RecordError):
                 return situation_of(from_json(Run, path.read_bytes(), source=str(path)), {}), before.runs[0]
-        run = self._measured({}, "the script as it is")
-        return situation_of(run, {}), run.id
+        run = self._measured({}, "measuring the unmodified script")
+        first = situation_of(run, {})
+        self.on_result(f"{format.seconds(first.case.step)} a step. {first.diagnosis.verdict}")
+        return first, run.id
 
     def _measured(self, settings: Settings, what: str, *, quick: bool = False, manner: Manner | None = None) -> Run:
         self.journal.tell(what)
@@ -161,7 +162,7 @@ class _Tuning:
                 wanted=wanted,
                 root=self.root,
                 on_progress=lambda inner, _d, _o: self.journal.tell(
-                    what if inner == "measure" else f"{what}: {inner}"
+                    what if inner == FIRST_LAUNCH else f"{what}: {inner}"
                 ),
             )
         return run
@@ -169,7 +170,6 @@ class _Tuning:
     def _begun(self, name: str, first: Situation, run_id: str) -> Tuning:
         run, case = first.case.run, first.case
         samples = [s.num_samples for s in run.steps if s.num_samples is not None]
-        _, skipped = candidates(first, recipes=self.budget.recipes)
         return Tuning(
             version=RECORD_VERSION,
             hasten=hasten.__version__,
@@ -179,7 +179,6 @@ class _Tuning:
             started=time.time(),
             machine=run.machine,
             state="running",
-            skipped=tuple(skipped),
             edits=edits_for(
                 first.diagnosis.findings, step_seconds=case.step, times_an_epoch=_times_an_epoch(run.facts)
             ),
@@ -191,7 +190,7 @@ class _Tuning:
 
     def _search(self, first: Situation) -> None:
         tuning = self.journal.tuning
-        tried = frozenset((trial.fix, trial.value) for trial in tuning.trials)
+        tried = frozenset(item for trial in tuning.trials if not trial.together for item in trial.added.items())
         start = first
         if tuning.settings:
             again = self._diagnosed_again(first, tuning.settings)
@@ -200,18 +199,16 @@ class _Tuning:
             start,
             try_fix=functools.partial(self._try, first),
             diagnose_again=lambda settings: self._diagnosed_again(first, settings),
-            time_left=self._left_for_suspicions if start.looks_healthy else self.journal.left_for_search,
-            on_time_over=lambda left: self.journal.note(
-                f"{left.fix.name} was not tried for lack of time; --budget gives more"
-            ),
+            time_left=self.journal.left_for_search,
+            on_end=self._keep_untried,
             recipes=self.budget.recipes,
             tried=tried,
         ):
             self.journal.add(settings, trial)
         kept = {
-            t.fix: t.speedup.value
+            t.fix: t.speedup.value  # of one that was tried with others its own gain is not known
             for t in self.journal.tuning.trials
-            if t.verdict == "faster" and t.speedup is not None
+            if t.verdict == "faster" and t.speedup is not None and not t.together
         }
         for settings, trial in leave_out(
             self.journal.tuning.settings,
@@ -245,22 +242,30 @@ class _Tuning:
             self.journal.keep(heats=(*self.journal.tuning.heats, heat))
         self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.heats)}))
 
-    def _left_for_suspicions(self) -> float:
-        """Where nothing was found, and nothing is kept, the search is soon over."""
-        if self.journal.tuning.settings:
-            return self.journal.left_for_search()
-        return FOR_SUSPICIONS * self.budget.seconds - self.journal.spent()
+    def _keep_untried(self, last: Situation, waiting: Sequence[Candidate]) -> None:
+        """Every fix without a trial is named with the reason, those that there was no time for first."""
+        tuning = self.journal.tuning
+        tried = {name for trial in tuning.trials for name in trial.added}
+        late: dict[str, Skipped] = {}
+        for candidate in waiting:  # the best value of a fix comes first
+            name, share = candidate.fix.name, format.share(candidate.proposal.saves / last.case.step)
+            if name not in tried:
+                late.setdefault(name, Skipped(fix=name, reason=f"it may save {share} of the step", state="no time"))
+        _, skipped = candidates(last, recipes=self.budget.recipes)
+        others = [one for one in skipped if one.fix not in tried and one.fix not in late]
+        self.journal.keep(skipped=(*late.values(), *others))
 
-    def _try(self, first: Situation, settings: Settings, fix: str, value: Value, promised: float) -> Trial:
+    def _try(self, first: Situation, settings: Settings, added: Settings, promised: float, share: float) -> Trial:
+        until = self.journal.spent() + share * self.journal.left_for_search()
+        self.journal.tell(f"trying {format.added(added)}")
         trial = try_fix(
             self.bench,
             settings,
-            fix,
-            value,
+            added,
             frequencies=Frequencies.of(first.case.facts),
-            manner=manner_of(first, {**settings, fix: value}),
-            time_left=self.journal.left_for_search,
-            on_pair=lambda number, estimate: self.journal.tell(_trying(fix, value, number, estimate)),
+            manner=manner_of(first, {**settings, **added}),
+            time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
+            on_pair=lambda number, estimate: self.journal.tell(_trying(format.added(added), number, estimate)),
         )
         trial = msgspec.structs.replace(trial, predicted=promised)
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
@@ -270,7 +275,9 @@ class _Tuning:
         # made again where as much time is left for trials of what they find.
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
-            run = self._measured(settings, "where the time goes now", quick=quick, manner=manner_of(first, settings))
+            run = self._measured(
+                settings, "measuring with the plan so far", quick=quick, manner=manner_of(first, settings)
+            )
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
             return None
@@ -279,7 +286,8 @@ class _Tuning:
         if quick:
             mended = SHARED if INPUT & {*settings} else set[str]()
             held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
-            run = msgspec.structs.replace(run, interventions=held)
+            untried = tuple(name for name in run.untried if name not in {tried.name for tried in held})
+            run = msgspec.structs.replace(run, interventions=held, untried=untried)
         return situation_of(run, settings)
 
     def _prove(self, first: Situation) -> None:
@@ -293,7 +301,7 @@ class _Tuning:
             manner=manner_of(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
-            on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", True, number, estimate)),
+            on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
 
@@ -338,5 +346,6 @@ def _times_an_epoch(facts: Facts) -> dict[str, float]:
     return {kind: facts.steps_per_epoch / period for kind, period in periods.items() if period}
 
 
-def _trying(fix: str, value: Value, number: int, estimate: Estimate) -> str:
-    return f"{format.setting(fix, value)}: {format.ratio(estimate.value)} after {number} pairs"
+def _trying(what: str, number: int, estimate: Estimate) -> str:
+    pairs = format.count(number, noun="pair")
+    return f"trying {what}: {format.ratio(estimate.value)} after {pairs}"

@@ -17,6 +17,7 @@ class Session:
     def __init__(self, patches):
         self.loaders = Loaders()
         self.num_fetched = 0
+        self.not_applied = {}
         self.player = replay.Replay(self, patches)
         patches.wrap(DataLoader, "__iter__", self.hook_iter)
         patches.wrap(_BaseDataLoaderIter, "__next__", self.hook_next)
@@ -180,3 +181,27 @@ def test_draining_takes_batches_from_the_loader_that_was_used_last(session, load
     list(loader)
     drained = replay.drain(session, seconds=0.2)
     assert drained["seconds"] and all(s > 0 for s in drained["seconds"])
+
+
+def test_batches_of_an_evaluation_in_inference_mode_are_replayed(session, loader):
+    with torch.inference_mode():
+        fetched = values(loader)
+        session.player.on()
+        for batch in loader:
+            batch[0].mul_(2)  # a plain tensor: its changes are counted, in inference mode too
+        again = [batch[0].sum().item() for batch in loader]
+    assert fetched and "replay" not in session.not_applied
+    with torch.inference_mode():
+        assert len(again) == len(fetched)
+
+
+def test_a_failure_of_ours_ends_the_replay_and_not_the_script(session, loader, monkeypatch):
+    expected = values(loader)
+    session.player.on()
+
+    def fail(self):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(replay.Replay, "_watch_for_changes", fail)
+    assert values(loader) == expected
+    assert "ours" in session.not_applied["replay"]

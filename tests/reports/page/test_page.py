@@ -77,7 +77,7 @@ def test_steps_under_a_part_of_the_plan_are_named_by_it(told):
 
 def test_trials_stand_in_the_forest_with_their_intervals(told):
     found = labels(page(told), "trials")
-    assert any(text.startswith("1. cache = auto: 1.80x (1.60 to 2.00), faster, 4 pairs") for text in found)
+    assert any(text.startswith("1. cache = auto: 1.80x (1.60 to 2.00), kept, 4 pairs") for text in found)
     assert any(text.startswith("the whole plan: 1.80x") for text in found)
     assert not any("compile" in text for text in found), "a trial without a ratio has no place among ratios"
 

@@ -22,9 +22,16 @@ RESULTS = ("key_averages", "events", "total_average")
 
 def no_debug(site: Site, fix: str, value: object) -> None:
     """Anomaly detection and profilers stay off."""
+    no_anomaly_detection(site, fix, value)
+    no_profiler(site, fix, value)
+
+
+def no_anomaly_detection(site: Site, _fix: str, _value: object) -> None:
+    """Anomaly detection alone stays off."""
+    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    site.patches.on_undo(lambda: torch.set_anomaly_enabled(*before))  # once the function below is the script's again
     torch.set_anomaly_enabled(False)
     site.patches.wrap(torch, "set_anomaly_enabled", _always_off)
-    no_profiler(site, fix, value)
 
 
 def no_profiler(site: Site, _fix: str, _value: object) -> None:

@@ -11,13 +11,14 @@ import multiprocessing
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.frames import Place, user_place
@@ -31,14 +32,22 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 def channels_last(site: Site, fix: str, _value: object) -> None:
     """Weights of convolutions, and what the model is given, lie channel by channel within each pixel."""
 
+    converted = WeakTensorKeyDictionary()
+
     def convert(module: nn.Module) -> None:
         weights = [p for p in module.parameters() if p.dim() == 4]
         if not weights:
             raise NotApplicableError("the model has no convolution over images")
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise NotApplicableError("the model is wrapped for distributed training already")
-        for weight in weights:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        changed = [w for w in weights if not w.is_contiguous(memory_format=torch.channels_last)]
+        converted.update((weight, None) for weight in changed)
+        _lay_out(changed, torch.channels_last)
+
+    def convert_state(optimizer: Optimizer) -> None:
+        # A checkpoint's, or an earlier step's: kernels are slow where a parameter and its state differ in layout.
+        _lay_out_state(optimizer, converted, torch.channels_last)
+        site.patches.on_undo(lambda: _lay_out_state(optimizer, converted, torch.contiguous_format))
 
     def around(
         _module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
@@ -48,7 +57,23 @@ def channels_last(site: Site, fix: str, _value: object) -> None:
         return with_tensors(output, _as_it_was)  # the script may look at it by `view`
 
     site.on_model(fix, convert)
+    site.on_optimizer(fix, convert_state)
     site.around_forward(fix, around)
+    site.patches.on_undo(lambda: _lay_out(list(converted), torch.contiguous_format))
+
+
+def _lay_out(weights: Iterable[torch.Tensor], layout: torch.memory_format) -> None:
+    for weight in weights:
+        weight.data = weight.data.contiguous(memory_format=layout)
+        if weight.grad is not None:
+            weight.grad = weight.grad.contiguous(memory_format=layout)
+
+
+def _lay_out_state(optimizer: Optimizer, weights: Container[torch.Tensor], layout: torch.memory_format) -> None:
+    for parameter, state in optimizer.state.items():
+        for key, tensor in state.items() if parameter in weights else ():
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
+                state[key] = tensor.contiguous(memory_format=layout)
 
 
 def _channels_last(value: object) -> object:
@@ -83,8 +108,17 @@ def fused_optimizer(site: Site, fix: str, _value: object) -> None:
         for parameter, state in optimizer.state.items():  # of a checkpoint: the kernel counts where the parameter is
             if isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].to(parameter.device)
-        undo = optimizer.register_state_dict_post_hook(functools.partial(_as_written, before))
-        site.patches.on_undo(undo.remove)
+        hook = optimizer.register_state_dict_post_hook(functools.partial(_as_written, before))
+
+        def undo() -> None:
+            hook.remove()
+            for group, (fused, foreach) in zip(optimizer.param_groups, before):
+                group["fused"], group["foreach"] = fused, foreach
+            for state in optimizer.state.values():
+                if isinstance(state.get("step"), torch.Tensor) and not any(fused for fused, _ in before):
+                    state["step"] = state["step"].cpu()
+
+        site.patches.on_undo(undo)
 
     site.on_optimizer(fix, fuse)
 

@@ -6,7 +6,15 @@ a precision themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import inspect
+import itertools
+import linecache
+import re
+import sys
+from collections.abc import Callable, Generator
+from types import CodeType, FrameType
 
 import torch
 from torch import nn
@@ -16,6 +24,9 @@ from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.nests import to_float32
 
 
+MOST_LINES = 5  # of a `with` statement
+
+
 def bf16(site: Site, fix: str, _value: object) -> None:
     """The roots' forward under bfloat16 autocast, and their output in float32.
 
@@ -23,7 +34,7 @@ def bf16(site: Site, fix: str, _value: object) -> None:
     never renewed, and training stands still without a word.
     """
     site.on_model(fix, lambda module: _check_autocast(fix, module))
-    site.around_forward(fix, _under(torch.bfloat16))
+    site.around_forward(fix, _under(torch.bfloat16, _Options(site)))
 
 
 def fp16(site: Site, fix: str, _value: object) -> None:
@@ -31,7 +42,7 @@ def fp16(site: Site, fix: str, _value: object) -> None:
     if not torch.cuda.is_available():
         raise NotApplicableError("float16 training needs a CUDA device")
     site.on_model(fix, lambda module: _check_autocast(fix, module))
-    site.around_forward(fix, _under(torch.float16))
+    site.around_forward(fix, _under(torch.float16, _Options(site)))
     scale_losses(site, fix)
 
 
@@ -70,14 +81,60 @@ def _check_autocast(fix: str, module: nn.Module) -> None:
         raise NotApplicableError("this GPU has no bfloat16 units")
 
 
-def _under(dtype: torch.dtype) -> Callable[[nn.Module, Forward, tuple[object, ...], dict[str, object]], object]:
+class _Options:
+    """Contexts of a root's own forward that autocast is switched off in by an option: `autocast(enabled=args.amp)`.
+
+    An option left off is no choice of precision. A context that says `enabled=False`, or that anything but the root's own
+    forward opens, is one: it guards what needs float32, and stays off.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._codes: list[CodeType] = []  # of the roots' forwards that run under our autocast
+        self._dtype = torch.float32
+        site.patches.wrap(torch.autocast, "__enter__", self._entering)
+
+    @contextlib.contextmanager
+    def within(self, module: nn.Module, dtype: torch.dtype) -> Generator[None]:
+        """While the module's forward runs under autocast of ours."""
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        self._dtype = dtype
+        self._codes.append(code)
+        try:
+            yield
+        finally:
+            self._codes.pop()
+
+    def _entering(self, original: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(original)
+        def __enter__(context: torch.autocast) -> object:
+            entered = original(context)
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            off = not torch.is_autocast_enabled(context.device)
+            if off and self._codes and frame.f_code is self._codes[-1] and not _says_false(frame):
+                torch.set_autocast_enabled(context.device, True)  # leaving the context restores what was before it
+                torch.set_autocast_dtype(context.device, self._dtype)
+            return entered
+
+        return __enter__
+
+
+def _says_false(frame: FrameType) -> bool:
+    """Whether the `with` statement itself switches autocast off; where its source is not there, it is taken to."""
+    lines = (linecache.getline(frame.f_code.co_filename, frame.f_lineno + n) for n in range(MOST_LINES))
+    statement = "".join(itertools.takewhile(bool, lines)).partition("):")[0]
+    return not statement or re.search(r"\bFalse\b", statement) is not None
+
+
+def _under(
+    dtype: torch.dtype, options: _Options
+) -> Callable[[nn.Module, Forward, tuple[object, ...], dict[str, object]], object]:
     def around(
         module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
         device = next(module.parameters()).device.type
         if torch.is_autocast_enabled(device):  # by the script, since
             return forward(*arguments, **settings)
-        with torch.autocast(device, dtype=dtype):
+        with torch.autocast(device, dtype=dtype), options.within(module, dtype):
             output = forward(*arguments, **settings)
         return to_float32(output, dtype)
 

@@ -30,16 +30,43 @@ class NotApplicableError(Exception):
 
 
 class Site:
-    """One process, and the fixes that are on in it."""
+    """One process, and the fixes that are on in it.
 
-    def __init__(self, patches: Patches, *, on_change: Callable[[dict[str, str]], object] = lambda _: None) -> None:
+    Args:
+        patches: what takes the fixes off again.
+        hooks: what takes the site's own step hooks off; `patches` by default. Fixes can be taken off from within a step
+            hook, step hooks cannot: torch iterates over them.
+        on_change: is given the state of every fix once one of them is refused.
+    """
+
+    def __init__(
+        self,
+        patches: Patches,
+        *,
+        hooks: Patches | None = None,
+        on_change: Callable[[dict[str, str]], object] = lambda _: None,
+    ) -> None:
         self.patches = patches
-        self.states: dict[str, str] = {}  # of each fix: "on", or why it is not
         self.thread = get_ident()
         self._on_change = on_change
+        self._begin()
+        for handle in (
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ):
+            (hooks or patches).on_undo(handle.remove)
+
+    def _begin(self) -> None:
+        self.states: dict[str, str] = {}  # of each fix: "on", or why it is not
         self._models = _Models(self)
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._on_optimizer: list[tuple[str, Callable[[Optimizer], object]]] = []
+        self._stepping = False  # an optimizer step has begun since a fix was installed
+
+    def take_off(self) -> None:
+        """Take every fix off; others, or the same, can be installed again."""
+        self.patches.undo()
+        self._begin()
 
     def install(self, fix: str, installer: str, value: object) -> None:
         """Put a fix on: `installer` is "module:function", called with this site, the fix's name and the value."""
@@ -83,12 +110,16 @@ class Site:
 
     def on_optimizer(self, fix: str, action: Callable[[Optimizer], object]) -> None:
         """Have `action(optimizer)` called once for each optimizer, before its first step."""
-        if not self._on_optimizer:
-            self.patches.on_undo(register_optimizer_step_pre_hook(self._before_step).remove)
         self._on_optimizer.append((fix, action))
 
+    def _after_step(self, _optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        # A fix may have been installed within this very step: the models are yet to be called.
+        if self._stepping:
+            self._models.settle()
+
     def _before_step(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
-        if optimizer in self._optimizers:
+        self._stepping = bool(self.states)
+        if not self._on_optimizer or optimizer in self._optimizers:
             return
         self._optimizers.add(optimizer)
         for fix, action in self._on_optimizer:
@@ -130,8 +161,6 @@ class _Models:
         self._meet(patches)
         self._site.patches.wrap(torch.jit, "script", self._as_written)
         self._site.patches.wrap(Optimizer, "__init__", self._beginning)
-        # It stays on: a hook that takes itself off stops those behind it.
-        self._site.patches.on_undo(register_optimizer_step_post_hook(self._settled).remove)
 
     def _meet(self, patches: Patches) -> None:
         patches.undo()  # it may be on already
@@ -150,7 +179,8 @@ class _Models:
 
         return __init__
 
-    def _settled(self, _optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+    def settle(self) -> None:
+        """An optimizer step has ended: every root has been met."""
         if self._discovering is not None:
             self._discovering.undo()
 

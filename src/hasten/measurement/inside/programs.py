@@ -9,6 +9,7 @@ every run and a drift of the machine's speed falls on both sides alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -109,13 +110,13 @@ def plain(history: History, *, seconds: float) -> Program:
 
 
 def in_turns(history: History, *, seconds: float, wait: Callable[[], object]) -> Program:
-    """The same in short segments, each of which waits for its turn; at least eight.
+    """The same in short segments, each of which waits for its turn: eight, or four where these fill the time.
 
     What happened meanwhile has emptied the caches: a short step at a segment's start is not counted.
     """
     length = min(TURN, seconds / 8)
     done = 0
-    while done < 8 or history.measuring < seconds:
+    while done < 4 or history.measuring < seconds:
         means = history.seconds.get(PLAIN, [])
         settle = int(bool(means) and means[-1] < length / 4)
         yield Segment(label=PLAIN, min_seconds=length, min_steps=1, settle=settle, enter=wait)
@@ -138,10 +139,27 @@ class Switch:
     settle: int = 1
 
 
-def alternate(switches: Sequence[Switch], *, seconds: float, rounds: int = 3) -> Program:
-    """Each switch against the plain step, in the order A B B A, `seconds` for each switch."""
+def alternate(
+    switches: Sequence[Switch],
+    *,
+    seconds: float,
+    rounds: int = 3,
+    min_steps: int = 1,
+    time_left: Callable[[], float] = lambda: math.inf,
+) -> Program:
+    """Each switch against the plain step, in the order A B B A.
+
+    Args:
+        switches: what is turned on and off, one after another.
+        seconds: for each switch.
+        rounds: of A B B A.
+        min_steps: of a segment.
+        time_left: seconds; once there are none, no further switch is begun.
+    """
     length = seconds / (4 * rounds)
     for switch in switches:
+        if time_left() <= 0:
+            return
         before = None
         for _ in range(rounds):
             for on in (False, True, True, False):
@@ -149,7 +167,7 @@ def alternate(switches: Sequence[Switch], *, seconds: float, rounds: int = 3) ->
                 yield Segment(
                     label=switch.name if on else f"without {switch.name}",
                     min_seconds=length,
-                    min_steps=1,
+                    min_steps=min_steps,
                     settle=switch.settle if changed else 0,
                     enter=switch.on if on else nothing,
                     leave=switch.off if on else nothing,

@@ -31,6 +31,7 @@ class Replay:
         self._bytes = 0
         self._position = 0
         self._on = False
+        self._failed = False
         self._copying = False
         self._given: tuple[object, list[tuple[torch.Tensor, int]]] | None = None
         self._iterators: dict[int, object] = {}
@@ -39,7 +40,7 @@ class Replay:
 
     def on(self) -> None:
         """Hand out held batches from now on."""
-        self._on = True
+        self._on = not self._failed
 
     def off(self) -> None:
         """Let the loaders work again."""
@@ -48,7 +49,7 @@ class Replay:
 
     def join(self, count: int) -> None:
         """Hand out `count` held batches joined to one."""
-        self._on = True
+        self.on()
         self._joined = count
 
     def to_device(self, device: str) -> None:
@@ -56,14 +57,31 @@ class Replay:
         self._held = {n: [_map(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
 
     def on_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
-        """Fetch a batch, or hand out a held one."""
+        """Fetch a batch, or hand out a held one; a failure of ours ends replay, not the script."""
         number = self._session.loaders.number(iterator)
         held = self._held.setdefault(number, [])
-        if not self._on or not held:
-            batch = fetch()
+        if self._on and held:
+            self._session.loaders.raise_at_end(number, self._joined)
+            try:
+                return self._handed_out(held)
+            except Exception as error:
+                self._fail(error)
+        batch = fetch()
+        try:
             self._hold(held, batch)
-            return batch
-        self._session.loaders.raise_at_end(number, self._joined)
+        except Exception as error:
+            self._fail(error)
+        return batch
+
+    def _fail(self, error: Exception) -> None:
+        """Let the loaders work for good, and say why."""
+        self._failed = True
+        self._on = False
+        self._held.clear()
+        for name in ("replay", "device replay", "join"):
+            self._session.not_applied.setdefault(name, repr(error))
+
+    def _handed_out(self, held: list[object]) -> object:
         self._watch_for_changes()
         self._position += 1
         if self._joined > 1:
@@ -76,13 +94,15 @@ class Replay:
         return batch
 
     def _hold(self, held: list[object], batch: object) -> None:
-        if len(held) >= MOST_BATCHES or self._bytes > MOST_BYTES:
+        if self._failed or len(held) >= MOST_BATCHES or self._bytes > MOST_BYTES:
             return
         self._bytes += sum(t.nbytes for t in tensors_in(batch))
-        # The script may change what it was given, so what is held is a copy.
-        kept = copy.deepcopy(batch)
-        if any(t.is_pinned() for t in tensors_in(batch)):
-            kept = _map(kept, lambda t: t.pin_memory())  # a copy of pinned memory is pageable
+        # The script may change what it was given, so what is held is a copy: of plain tensors, whose changes are counted,
+        # also where the script evaluates in inference mode.
+        with torch.inference_mode(False):
+            kept = copy.deepcopy(_map(batch, lambda t: t.clone() if t.is_inference() else t))
+            if any(t.is_pinned() for t in tensors_in(batch)):
+                kept = _map(kept, lambda t: t.pin_memory())  # a copy of pinned memory is pageable
         held.append(kept)
 
     def _watch_for_changes(self) -> None:

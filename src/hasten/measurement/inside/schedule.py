@@ -5,9 +5,12 @@ In: the spec, a dictionary of the run's folder. Out: a program for the session. 
 
 from __future__ import annotations
 
+import importlib
+import math
+import time
 from collections.abc import Callable, Mapping
 
-from hasten.measurement.inside import facts, replay, switches
+from hasten.measurement.inside import facts, replay
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import (
     JOINED,
@@ -90,33 +93,59 @@ def _counted(session: Session, counts: Counts) -> None:
 
 
 def _interventions(spec: Mapping[str, object], session: Session, patches: Patches, seconds: float) -> Program:
-    names = [str(name) for name in spec.get("switches", [])]  # type: ignore[union-attr]
+    module, _, function = str(spec["make_switch"]).partition(":")
+    make = getattr(importlib.import_module(module), function)
+    wanted: list[list[object]] = spec.get("switches", [])  # type: ignore[assignment]
+    switches = [make(session, patches, *one) for one in wanted]
     player = replay.Replay(session, patches)
     session.on_batch = player.on_batch
 
-    def program() -> Program:
+    began = time.monotonic()
+    within = float(spec.get("within", math.inf))  # type: ignore[arg-type]
+
+    def time_left() -> float:
+        return within - (time.monotonic() - began)
+
+    def instruments(slow: bool) -> Program:
         if spec.get("replay"):
-            yield from _replaying(player, session, seconds)
+            yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
         if spec.get("device_replay"):
             player.to_device("cuda")
             yield from _held("device replay", player.on, seconds)
         if spec.get("join"):
             yield from _held("join", lambda: player.join(JOINED), seconds)
         player.off()
-        # A switch may break a script: what cannot has been done by now.
+
+    def switching(slow: bool) -> Program:
         # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
-        rounds = 2 if session.course.warm_step() > SLOW_STEP else 3
-        yield from alternate([switches.make(name, session) for name in names], seconds=seconds, rounds=rounds)
+        yield from alternate(
+            switches,
+            seconds=seconds,
+            rounds=1 if slow else 3,
+            min_steps=max(2 if slow else 1, int(spec.get("min_steps", 1))),  # type: ignore[call-overload]
+            time_left=time_left,
+        )
+
+    def program() -> Program:
+        slow = session.course.warm_step() > SLOW_STEP
+        # Where batches are not waited for, replay tells little: what may gain most comes first.
+        if spec.get("switches_first"):
+            yield from switching(slow)
+            if time_left() > 0:
+                yield from instruments(slow)
+        else:
+            yield from instruments(slow)
+            yield from switching(slow)
         if spec.get("drain"):
             session.extra["drain"] = replay.drain(session, seconds=seconds)
 
     return program()
 
 
-def _replaying(player: replay.Replay, session: Session, seconds: float) -> Program:
-    """Loaded and replayed batches in the order A B B A A B B A, so that the machine's drift falls on both."""
+def _replaying(player: replay.Replay, session: Session, seconds: float, *, rounds: int) -> Program:
+    """Loaded and replayed batches in the order A B B A A B, so that the machine's drift falls on both."""
     last = False
-    for on in (False, True, True, False, False, True, True, False, False, True):
+    for on in (*(False, True, True, False) * rounds, False, True):
         # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
         queued = session.loaders.queue_length() if last and not on else 0
         yield Segment(

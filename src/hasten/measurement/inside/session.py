@@ -78,6 +78,7 @@ class Session:
         self._device = DeviceWatch(marks)
         self.closing = False
         self.extra: dict[str, object] = {}  # what segments found out
+        self.not_applied: dict[str, str] = {}  # of each switch that could not be turned on, why
         self._rearm = 0
         self._status = Status(folder)
         self._status.tell(self._counts())
@@ -292,6 +293,7 @@ class Session:
             ],
             "loaders": self.loaders.raw(),
             "extra": self.extra,
+            "not_applied": self.not_applied,
             "device_spans": marks.device.spans if marks.device is not None else [],
         }
 

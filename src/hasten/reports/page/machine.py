@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def _panels(run: Run) -> list[Panel]:
         Panel(
             title="memory, GiB",
             lines={
-                "this script": [(s.at, s.resident_bytes / GIB) for s in samples],
+                "this script": _resident(samples, window_start=run.steps[0].start if run.steps else 0.0),
                 "page cache": [(s.at, s.page_cache_bytes / GIB) for s in samples if s.page_cache_bytes is not None],
             },
             told=lambda value: format.size(value * GIB),
@@ -113,6 +114,17 @@ def _device_panels(run: Run) -> list[Panel]:
         Panel(title="GPU power, W", lines=lines(lambda d: d.power_watts), told=format.watts),
         Panel(title="GPU temperature, °C", lines=lines(lambda d: d.temperature_celsius), told=format.celsius),
     ]
+
+
+def _resident(samples: Sequence[ResourceSample], *, window_start: float) -> list[tuple[float, float]]:
+    """Memory of the script's processes, in GiB.
+
+    Older records hold readings of next to nothing where processes came or went as they were read. A process that trains
+    holds torch alone in far more than a twentieth of what it usually takes, so such a reading is none.
+    """
+    while_training = [s.resident_bytes for s in samples if s.at >= window_start]
+    least = statistics.median(while_training) / 20 if while_training else 0.0
+    return [(s.at, s.resident_bytes / GIB) for s in samples if s.at < window_start or s.resident_bytes >= least]
 
 
 def _rates(

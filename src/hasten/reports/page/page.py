@@ -29,7 +29,7 @@ from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import course, distribution, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import machine_words
-from hasten.reports.tuning import beside, headline, taken_out
+from hasten.reports.tuning import beside, headline, outcome, state_of, taken_out, untried
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,7 +64,7 @@ def page(told: Told) -> str:
     template = _environment().get_template("page.html.jinja")
     html = template.render(
         title=" ".join(_legible(word) for word in run.command) or run.id,
-        verdict=diagnosis.verdict,
+        verdict=_subtitle(told),
         searched=headline(tuning) if tuning is not None else "",
         tiles=_tiles(told),
         charts={chart.name: chart for chart in _charts(told)},
@@ -75,7 +75,7 @@ def page(told: Told) -> str:
         edits=[_edit(edit) for edit in tuning.edits] if tuning is not None else [],
         trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
         heats=_heats(tuning),
-        skipped=[(skipped.fix, skipped.reason) for skipped in tuning.skipped] if tuning is not None else [],
+        skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
         followed=[_followed(one, tuning) for one in told.followed[:MOST_FOLLOWED]],
@@ -136,18 +136,30 @@ def _charts(told: Told) -> Iterable[Chart]:
     return [chart for chart in found if chart is not None]
 
 
+def _subtitle(told: Told) -> str:
+    """What was done, under a search that found a plan; what is wrong, otherwise."""
+    tuning = told.tuning
+    if tuning is None or not tuning.settings:
+        return told.diagnosis.verdict
+    return f"Applied: {format.settings(tuning.settings)}."
+
+
 def _tiles(told: Told) -> list[tuple[str, str, str]]:
     """What it is, its figure, and what goes with it."""
     breakdown, ceiling = told.diagnosis.breakdown, told.diagnosis.ceiling
-    spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
-    tiles = [("step time", format.seconds(breakdown.step_seconds), f"{spread} at 95 %" if spread else "")]
-    tiles.append(
-        ("throughput", format.rate(breakdown.samples_per_second), format.count(breakdown.num_steps, noun="step"))
-    )
+    proof = told.tuning.proof if told.tuning is not None else None
+    tiles: list[tuple[str, str, str]] = []
+    if proof is None or proof.baseline_rate is None:  # else the proof's own figures, both sides measured in turns
+        step = format.seconds(breakdown.step_seconds)
+        spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
+        if breakdown.spread is not None and spread:
+            step = format.middle(breakdown.spread)
+        rate = format.rate(breakdown.samples_per_second)
+        tiles.append(("step time", step, f"{spread} at 95 %" if spread else ""))
+        tiles.append(("throughput", rate, format.count(breakdown.num_steps, noun="step")))
     if ceiling.free_batches is not None:
         gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""
         tiles.append(("with batches for free", format.seconds(ceiling.free_batches), gain))
-    proof = told.tuning.proof if told.tuning is not None else None
     if proof is not None and proof.baseline_rate is not None and proof.plan_rate is not None:
         tiles.append(("before", format.rate(proof.baseline_rate), "the script as it is"))
         tiles.append(("after", format.rate(proof.plan_rate), format.ratio_interval(proof.speedup)))
@@ -178,12 +190,11 @@ def _edit(edit: Edit) -> dict[str, object]:
     return {"where": where, "because": edit.because, "gain": format.seconds(edit.recoverable), "lines": lines}
 
 
-def _trial(trial: Trial, tuning: Tuning | None) -> dict[str, str]:
-    kept = tuning is not None and trial.verdict == "faster" and trial.fix in tuning.settings
+def _trial(trial: Trial, tuning: Tuning) -> dict[str, str]:
     return {
-        "fix": format.setting(trial.fix, trial.value),
+        "fix": format.added(trial.added),
         "speedup": format.ratio_interval(trial.speedup, unknown=""),
-        "verdict": "kept" if kept else "not kept" if trial.verdict == "faster" else trial.verdict,
+        "verdict": outcome(trial, tuning),
         "pairs": str(len(trial.baseline_seconds) or ""),
         "promised": format.seconds(trial.predicted, unknown=""),
         "took": format.seconds(trial.seconds, rough=True),
@@ -209,7 +220,7 @@ def _proof(proof: Proof) -> dict[str, object]:
         "guarantee": proof.guarantee,
         "speedup": format.ratio_interval(proof.speedup),
         "measured": [_both(sides) for sides in proof.measured],
-        "checks": [(check.what, check.state, check.text) for check in proof.checks],
+        "checks": [(check.what, state_of(check, proof), check.text) for check in proof.checks],
         "taken_out": list(taken_out(proof).items()),
     }
 

@@ -10,7 +10,7 @@ import math
 from hasten.records import Trial, Tuning
 from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
-from hasten.reports.tuning import beside
+from hasten.reports.tuning import beside, outcome
 
 WIDEST = 20.0  # times: an interval beyond is drawn to here
 
@@ -101,12 +101,12 @@ def _drawn(trial: Trial) -> bool:
 
 
 def _name(trial: Trial) -> str:
-    return short(format.setting(trial.fix, trial.value))
+    return short(format.added(trial.added))
 
 
 def _row(name: str, trial: Trial, tuning: Tuning) -> dict[str, object]:
     assert trial.speedup is not None
-    kept = trial.verdict == "faster" and trial.fix in tuning.settings
+    kept = outcome(trial, tuning) == "kept"
     pairs = format.count(len(trial.baseline_seconds), noun="pair")
     return {
         "row": name,
@@ -114,7 +114,7 @@ def _row(name: str, trial: Trial, tuning: Tuning) -> dict[str, object]:
         "low": _within(trial.speedup.low),
         "high": _within(trial.speedup.high),
         "state": "kept" if kept else "dropped",
-        "says": f"{name}: {format.ratio_interval(trial.speedup)}, {trial.verdict}, {pairs}",
+        "says": f"{name}: {format.ratio_interval(trial.speedup)}, {outcome(trial, tuning)}, {pairs}",
     }
 
 
