@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hasten.reports.page.widths import with_widths
+
 Spec = dict[str, Any]
 Data = Sequence[Mapping[str, Any]]
 
@@ -69,7 +71,7 @@ def _svg(spec: Spec, *, prefix: str) -> str:
     text = re.sub(r'id="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r"<svg ", '<svg role="img" ', text, count=1)
-    return text
+    return with_widths(text)
 
 
 def standalone(svg: str, *, colours: str) -> str:

@@ -60,7 +60,7 @@ def forest(tuning: Tuning) -> Chart | None:
             "type": "nominal",
             "title": None,
             "scale": {"domain": states, "range": [colour[state] for state in states]},
-            "legend": {"orient": "bottom"},
+            "legend": {"orient": "bottom", "columns": 1 if width == NARROW else 3},
         }
         return {
             "width": width,
