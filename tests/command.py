@@ -1,6 +1,7 @@
 """The `hasten` command as a user calls it, a script to call it on, and what is left afterwards."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -60,8 +61,8 @@ def run(*words, cwd, temporary=None, **others):
 
 
 def said(answer):
-    """What hasten itself said on standard error; one line, and never a traceback of its own."""
-    lines = [line for line in answer.stderr.splitlines() if line.startswith("hasten: ")]
+    """What hasten itself said on standard error, progress aside; one line, and never a traceback of its own."""
+    lines = [line for line in answer.stderr.splitlines() if re.match(r"hasten: (?!\[\d+:\d\d)", line)]
     assert len(lines) <= 1, answer.stderr
     assert "src/hasten" not in answer.stderr
     return lines[0] if lines else ""

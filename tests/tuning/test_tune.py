@@ -48,7 +48,7 @@ if __name__ == "__main__":
     ("words", "message"),
     [
         (["nothing.py"], "no such script"),
-        (["--budget", "soon", "train.py"], "is no time"),
+        (["--budget", "soon", "train.py"], "is not a duration"),
         (["--resume", "train.py"], "no search of this command to go on with"),
         (["--recipe", "train.py"], "say by --metric"),
         (["--target", "0.5", "--metric", "F1: ([0-9.]+)", "train.py"], "add --recipe"),

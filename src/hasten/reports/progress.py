@@ -125,7 +125,7 @@ class ProgressLog:
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Note the stage; a line is printed within a second where it is new, and whenever none was for long."""
         far = ""
-        if done is not None and total and total != self._expected:
+        if done and total and total != self._expected:
             far = f", {format.share(min(1.0, done / total))}"
         with self._lock:
             self._stage = text, far
