@@ -91,10 +91,12 @@ def search(
     """
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
+    last_seconds = 0.0  # that the last trial took
     while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
         waiting = [c for c in waiting if _agrees(settings, c)]
-        if not waiting or time_left() <= 0:
+        # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
+        if not waiting or time_left() <= (last_seconds / 2 if settings else 0.0):
             on_end(situation, waiting)
             return
         chosen = _bundle(waiting) if at_once else []
@@ -104,6 +106,7 @@ def search(
         added = {c.fix.name: c.proposal.value for c in chosen}
         rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
         trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
+        last_seconds = trial.seconds
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
         if trial.verdict == "faster":
