@@ -54,7 +54,13 @@ def _report(wanted: argparse.Namespace) -> int:
         searched = {"tuning": saved.tuning, "followed": saved.followed} if saved.tuning is not None else {}
         print_json({"run": saved.run, "diagnosis": diagnosis, **searched})
     elif not asked:
-        print_diagnosis(saved.run, diagnosis, console=console(), record=str(saved.path))
+        print_diagnosis(
+            saved.run,
+            diagnosis,
+            console=console(),
+            record=str(saved.path),
+            before_tuning=saved.tuning is not None,
+        )
         if saved.tuning is not None:
             print()
             print_tuning(saved.tuning, console=console(), followed=saved.followed)

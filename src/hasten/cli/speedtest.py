@@ -187,6 +187,7 @@ def _print(tested: _Tested) -> None:
         num_labels=tested.num_labels,
         console=console(),
         record=str(tested.folder / "run.json"),
+        before_tuning=tested.tuning is not None,
     )
     if tested.tuning is not None:
         print()

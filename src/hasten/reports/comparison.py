@@ -12,7 +12,6 @@ from rich.console import Console
 from hasten.records import Comparison, Interval
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
-from hasten.stats import mean_interval
 
 _SAYS = {
     "slower": "Slower than allowed",
@@ -22,9 +21,9 @@ _SAYS = {
 
 
 def _mean(seconds: tuple[float, ...]) -> str:
-    if len(seconds) < 2:
-        return format.seconds(statistics.fmean(seconds))
-    return format.middle(Interval(*mean_interval(seconds)))
+    """To one percent, for that is what sides may differ by."""
+    mean = statistics.fmean(seconds)
+    return format.middle(Interval(value=mean, low=0.99 * mean, high=1.01 * mean))
 
 
 def print_comparison(found: Comparison, *, console: Console) -> None:

@@ -18,9 +18,26 @@ _SCREEN = (36, 45)  # lines that a card is fitted to: below, evidence is worth m
 _STATES = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
 
 
-def print_diagnosis(run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "") -> None:
-    """Print a diagnosis as a card of one screen; `record` says where the run is kept."""
-    _print_card(Sheet(console), run, diagnosis, console=console, record=record)
+ALONE = "The unmodified script, measured by itself. Below, both sides of the comparison, measured in turns."
+
+
+def print_diagnosis(
+    run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "", before_tuning: bool = False
+) -> None:
+    """Print a diagnosis as a card of one screen.
+
+    Args:
+        run: what was measured.
+        diagnosis: what was concluded from it.
+        console: where to print.
+        record: where the run is kept.
+        before_tuning: whether the result of a tuning run is printed below, with figures of its own.
+    """
+    head = Sheet(console)
+    if before_tuning:
+        head.paragraph((ALONE, "dim"))
+        head.gap()
+    _print_card(head, run, diagnosis, console=console, record=record)
 
 
 def print_speedtest(
@@ -32,13 +49,16 @@ def print_speedtest(
     num_labels: int | None,
     console: Console,
     record: str = "",
+    before_tuning: bool = False,
 ) -> None:
-    """Print what a speed test ran, on what, and how busy CPU and device were, then the card."""
+    """Print what a speed test ran, on what, and how busy CPU and device were, then the card as `print_diagnosis` does."""
     head = Sheet(console)
     data = f"{format.count(num_images, noun='image')}, {format.count(num_labels, noun='label')}"
     head.paragraph(f"{workload}: {data}", label="Workload")
     head.paragraph(device_name(run), label="Device")
     head.paragraph(cpu_against_device(run, diagnosis), label="Time")
+    if before_tuning:
+        head.paragraph((ALONE, "dim"))
     head.gap()
     _print_card(head, run, diagnosis, console=console, record=record)
 
