@@ -50,14 +50,22 @@ def verbs():
     return groups[0].choices
 
 
-def test_the_readme_begins_with_the_set_up_lines():
-    head = text("README.md").split("```")[1].strip().splitlines()
-    assert head == [SETUP, TESTS]
+def test_the_readme_gets_the_source_before_it_installs_it():
+    install = text("README.md").partition("## Install")[2].split("```")[1].strip().splitlines()
+    assert install[0].startswith("git clone ") and install[1] == SETUP
+
+
+def test_the_readme_says_what_it_is_before_how_to_call_it():
+    readme = text("README.md")
+    assert readme.index("**Makes PyTorch training faster") < readme.index("```")
+    limits = readme.partition("## Install")[0]
+    assert "Linux only" in limits and "No GPU path has ever been run" in limits
+    assert '"Operating System :: POSIX :: Linux"' in text("pyproject.toml")
 
 
 def test_ci_runs_the_readmes_test_line_in_a_fresh_environment():
     script = text(".ci/run")
-    assert TESTS in script.splitlines()
+    assert TESTS in script.splitlines() and f"`{TESTS}`" in text("README.md")
     assert script.index("rm -rf .venv") < script.index(TESTS)
     assert "set -euo pipefail" in script
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
