@@ -13,7 +13,6 @@ from hasten.fixes.inside import switches
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.interventions import SETTLE, TOGGLED
 
-
 HOOKS = Patches()  # a launch's own; taken off at its end
 
 

@@ -23,7 +23,6 @@ from hasten.fixes.inside.loss_scale import scale_losses
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.nests import to_float32
 
-
 MOST_LINES = 5  # of a `with` statement
 
 
@@ -89,7 +88,7 @@ class _Options:
     """
 
     def __init__(self, site: Site) -> None:
-        self._codes: list[CodeType] = []  # of the roots' forwards that run under our autocast
+        self._codes: list[CodeType | None] = []  # of the roots' forwards that run under our autocast
         self._dtype = torch.float32
         site.patches.wrap(torch.autocast, "__enter__", self._entering)
 
