@@ -126,7 +126,16 @@ def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
         promises = candidate.promise >= MUCH * waiting[0].promise
         apart = all(not {*fix.answers} & {*other.answers} for other in others)
         agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)
-        if promises and apart and agrees and not fix.needs and not fix.start_seconds and fix.guarantee != "recipe":
+        sure = fix.kind != "number"  # a number is a guess that may cost what the others gain
+        if (
+            sure
+            and promises
+            and apart
+            and agrees
+            and not fix.needs
+            and not fix.start_seconds
+            and fix.guarantee != "recipe"
+        ):
             chosen.append(candidate)
     return chosen
 

@@ -210,11 +210,12 @@ class _Tuning:
             for t in self.journal.tuning.trials
             if t.verdict == "faster" and t.speedup is not None and not t.together
         }
+        half = self.journal.tuning.trials[-1].seconds / 2 if self.journal.tuning.trials else 0.0
         for settings, trial in leave_out(
             self.journal.tuning.settings,
             gains=kept,
             try_fix=functools.partial(self._try, first),
-            time_left=self.journal.left_for_search,
+            time_left=lambda: self.journal.left_for_search() - half,
         ):
             self.journal.add(settings, trial)
 
