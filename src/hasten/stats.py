@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -102,6 +102,20 @@ def paired_speedup(baseline: Sequence[float], candidate: Sequence[float], *, loo
     factor = LOOKS[max(n for n in LOOKS if n <= len(logs))] if looks else _quantile(len(logs) - 1)
     half = factor * statistics.stdev(logs) / math.sqrt(len(logs))
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def typical_size(sizes: Iterable[int | None]) -> float | None:
+    """Mean size; None where one is not known, or all are the same, so that there is nothing to correct."""
+    known = list(sizes)
+    if None in known or len({*known}) < 2:
+        return None
+    return statistics.fmean(size for size in known if size is not None)
+
+
+def mean_at_size(seconds: Sequence[float], sizes: Sequence[int | None], *, typical: float | None) -> float:
+    """Mean seconds; where sizes differ, those of the typical size at the pace that was seen. Raises on no values."""
+    whole = sum(size or 0 for size in sizes)
+    return sum(seconds) / whole * typical if typical is not None and whole else statistics.fmean(seconds)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

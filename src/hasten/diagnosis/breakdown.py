@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Sequence
 
 from hasten.records import PHASES, RARE, Breakdown, Interval, Run, Step
-from hasten.stats import mean_interval
+from hasten.stats import mean_at_size, mean_interval, typical_size
 
 MANY_MARKS = 100  # a step
 ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
@@ -30,7 +30,7 @@ def break_down(run: Run) -> Breakdown:
     within = [s for s in run.steps if not s.starts_epoch] or list(run.steps)
     plain = [s for s in within if not s.marked] or within
     marked = [s for s in within if s.marked]
-    typical = _typical_samples(run.steps)
+    typical = typical_size(s.num_samples for s in run.steps)
     regular = _mean_regular(plain, typical)
     phases = _phases(within, regular, run)
     rare = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
@@ -60,20 +60,9 @@ def _regular(step: Step) -> float:
     return step.seconds - sum(step.phases.get(p, 0.0) for p in RARE)
 
 
-def _typical_samples(steps: Sequence[Step]) -> float | None:
-    """Mean samples of a step; None where they are not known, or all the same."""
-    numbers = [s.num_samples for s in steps]
-    if None in numbers or len({*numbers}) < 2:
-        return None
-    return statistics.fmean(number for number in numbers if number is not None)
-
-
 def _mean_regular(steps: Sequence[Step], typical: float | None) -> float:
     """Seconds of a regular step; of one with the typical number of samples, where batches differ."""
-    samples = sum(s.num_samples or 0 for s in steps)
-    if typical is None or not samples:
-        return statistics.fmean(_regular(s) for s in steps)
-    return sum(_regular(s) for s in steps) / samples * typical
+    return mean_at_size([_regular(s) for s in steps], [s.num_samples for s in steps], typical=typical)
 
 
 def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float | None]:

@@ -27,9 +27,9 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
         if f"without {name}" in labels and name not in not_applied
     ]
     found += [Intervention(name=name, note=f"not applied: {why}") for name, why in not_applied.items()]
-    if "device replay" in labels:
+    if "device replay" in labels and "device replay" not in not_applied:
         found.append(_compared("device replay", recorded, candidate="device replay", baseline="replay"))
-    if "join" in labels and "replay" in labels:
+    if {"join", "replay"} <= {*labels} and "join" not in not_applied:
         joined = _compared("join", recorded, candidate="join", baseline="replay")
         ratio = joined.ratio
         if ratio is not None:

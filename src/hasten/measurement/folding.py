@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from hasten.measurement.inside.marks import GRAD, TRAINING, UNKNOWN_LENGTH
 from hasten.measurement.roles import Span, loader_roles, validations
 from hasten.records import RARE
+from hasten.stats import mean_at_size, typical_size
 
 EPSILON = 1e-6  # seconds: less is nothing
 KEPT_WHOLE = ("validation", "checkpoint")  # what happens inside these counts for them
@@ -227,29 +228,18 @@ def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
     for step in steps:
         if step.label == label and step.counted and not step.starts_epoch:
             segments[step.segment].append(step)
-    typical = _typical_samples(steps)
+    typical = typical_size(s.num_samples for s in steps)
     return [_mean_regular(inside, typical) for inside in segments.values()]
 
 
-def _typical_samples(steps: Iterable[FoldedStep]) -> float | None:
-    """Mean samples of a step; None where they are not known, or all the same."""
-    numbers = [step.num_samples for step in steps]
-    if None in numbers or len({*numbers}) < 2:
-        return None
-    return statistics.fmean(number for number in numbers if number is not None)
-
-
 def _mean_regular(steps: Sequence[FoldedStep], typical: float | None) -> float:
-    samples = sum(step.num_samples or 0 for step in steps)
-    if typical is None or not samples:
-        return statistics.fmean(step.regular for step in steps)
-    return sum(step.regular for step in steps) / samples * typical
+    return mean_at_size([s.regular for s in steps], [s.num_samples for s in steps], typical=typical)
 
 
 def epoch_starts(steps: Sequence[FoldedStep]) -> list[float]:
     """Seconds that each epoch's first step takes longer than the others; of a larger batch, than that many samples do."""
     within = [s for s in steps if not s.starts_epoch]
-    typical = _typical_samples(steps)
+    typical = typical_size(s.num_samples for s in steps)
     mean = _mean_regular(within, typical) if within else 0.0
     found: list[float] = []
     for step in steps:
