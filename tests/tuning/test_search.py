@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from hasten.fixes.catalog import CATALOG
@@ -60,6 +61,10 @@ def trying(speedups, log):
     return try_fix
 
 
+def lasting_a_minute(trial):
+    return msgspec.structs.replace(trial, seconds=60.0)
+
+
 def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: PLENTY):
     log = []
     found = list(
@@ -93,6 +98,31 @@ def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_on
     _, log = searched(promises, {}, time_left=lambda: 200.0)
     alone = [name for _, name in log[1:]]
     assert {"persistent_workers", "bf16"} <= {*alone}, "what did not help together may help by itself"
+
+
+def test_what_draws_other_random_numbers_is_tried_along_with_others_only_where_it_promises_much():
+    promises = {"bf16": 0.4, "num_workers": 0.15, "cpu_threads": 0.15}
+    _, log = searched(promises, {"bf16": 1.6}, time_left=lambda: 200.0)
+    assert log[0] == ((), "bf16+cpu_threads")
+    _, log = searched({**promises, "num_workers": 0.3}, {"bf16": 1.6}, time_left=lambda: 200.0)
+    assert log[0] == ((), "bf16+num_workers+cpu_threads")
+
+
+def test_without_time_for_another_trial_the_run_is_not_diagnosed_again():
+    asked, left = [], iter([60.0, 60.0, 20.0, 20.0])
+
+    def takes_a_minute(settings, added, promised, share):
+        return lasting_a_minute(trying({"bf16": 1.5}, [])(settings, added, promised, share))
+
+    found = list(
+        search(
+            FakeSituation({"bf16": 0.3}),
+            try_fix=takes_a_minute,
+            diagnose_again=asked.append,
+            time_left=lambda: next(left),
+        )
+    )
+    assert found[-1][0] == {"bf16": True} and asked == []
 
 
 def test_what_takes_long_to_try_is_tried_after_what_does_not():

@@ -32,7 +32,7 @@ def add_speedtest(verbs: Verbs) -> None:
     verb.add_argument("workload", nargs="?", default="xray", help="which one (xray), or `all` of them")
     verb.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
     verb.add_argument("--images", type=positive, metavar="N", help="how many images an epoch takes")
-    verb.add_argument("--budget", type=time_span, metavar="TIME", help="for each (20m; of `all`, 5m to 10m)")
+    verb.add_argument("--budget", type=time_span, metavar="TIME", help="for each (4m; of `all`, 5m to 10m)")
     verb.add_argument("--no-tune", action="store_true", help="the diagnosis alone, in two minutes")
     verb.add_argument("--list", action="store_true", help="name the bundled workloads")
 

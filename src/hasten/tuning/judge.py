@@ -42,6 +42,11 @@ class BaselineError(SideError):
     """The script by itself did not train in this launch; that says nothing of a plan."""
 
 
+def draws_anew(name: str) -> bool:
+    """Whether samples may draw other random numbers under this fix."""
+    return name in OURS or name in TORCHS
+
+
 @dataclass(kw_only=True)
 class Judge:
     """Launches that quality is judged by; each is made once."""

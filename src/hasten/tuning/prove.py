@@ -47,8 +47,8 @@ def prove(
         runs = WholeRuns(metric) if metric is not None else None
         if verdict_of(checks) == "broken":
             culprits = dict.fromkeys(find_culprits(judge, kept), _first_failed(checks))
-        elif not has_target and (doubtful := _in_doubt(checks, kept)):
-            culprits = doubtful
+        elif not has_target and time_left() > 0 and (doubtful := _in_doubt(checks, kept)):
+            culprits = doubtful  # the proof begins anew without them, which takes time
         elif metric is not None:
             # By a target the script is timed, so it must be as it is.
             script = _beside(judge, kept) if metric.target is None else {}

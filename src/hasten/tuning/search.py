@@ -20,10 +20,12 @@ from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
 from hasten.fixes.recipe import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
 from hasten.reports import format
+from hasten.tuning.judge import draws_anew
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 ENOUGH = 2.0  # times what trials of each usually take: with less time they are tried at once
 MUCH = 0.2  # of the best promise: what is tried along with it
+MUCH_ANEW = 0.5  # the same, of a fix under which samples draw other random numbers: its proof takes more launches
 RIVAL = 1 / 3  # of the best promise: what promises as much shares the time that is left with it
 SMALL_GAIN = 1.15  # a speedup below which a fix may owe it to what has been kept since
 
@@ -112,7 +114,7 @@ def search(
         if trial.verdict == "faster":
             settings = {**settings, **added}
             yield settings, trial
-            again = diagnose_again(settings) if time_left() > 0 else None
+            again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
             situation = again if again is not None else situation
         else:
             yield settings, trial
@@ -123,19 +125,11 @@ def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
     chosen = [waiting[0]]
     for candidate in waiting[1:]:
         fix, others = candidate.fix, [c.fix for c in chosen]
-        promises = candidate.promise >= MUCH * waiting[0].promise
+        much = MUCH_ANEW if draws_anew(fix.name) else MUCH
+        promises = candidate.promise >= much * waiting[0].promise
         apart = all(not {*fix.answers} & {*other.answers} for other in others)
         agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)
-        sure = fix.kind != "number"  # a number is a guess that may cost what the others gain
-        if (
-            sure
-            and promises
-            and apart
-            and agrees
-            and not fix.needs
-            and not fix.start_seconds
-            and fix.guarantee != "recipe"
-        ):
+        if promises and apart and agrees and not fix.needs and not fix.start_seconds and fix.guarantee != "recipe":
             chosen.append(candidate)
     return chosen
 
