@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hasten.measurement.inside.patches import _Finder
+from hasten.measurement.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
 
@@ -71,6 +72,13 @@ def is_ours(function):
     """Whether hasten's code runs when this is called; functools.wraps hides the module, not the code."""
     code = getattr(function, "__code__", None)
     return code is not None and "/hasten/" in code.co_filename.replace("\\", "/")
+
+
+@pytest.fixture
+def workspace():
+    """A scratch folder in which launches lie; what they write elsewhere is gone when they end."""
+    with Workspace() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -141,17 +141,19 @@ def test_a_shell_script_ends_where_its_training_is_cut_off(tmp_path):
 def test_interrupting_leaves_no_process_and_no_file(tmp_path):
     source = train(loader=", num_workers=2", step="open('steps', 'a').write('x')")
     script = write(tmp_path / "train.py", source)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     process = subprocess.Popen(
         [*HASTEN, "diagnose", "--quick", script],
         cwd=tmp_path,
-        env=environment(),
+        env=environment() | {"TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not (tmp_path / "steps").exists() and time.monotonic() < deadline:
+    while not [*scratch.glob("hasten-*/launch-*/status-*")] and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -160,4 +162,4 @@ def test_interrupting_leaves_no_process_and_no_file(tmp_path):
     assert "src/hasten" not in errors
     assert running_in(tmp_path) == []
     assert launch_folders(tmp_path) == []
-    assert left_in(tmp_path) == [".hasten", "steps", "train.py"]
+    assert left_in(tmp_path) == [".hasten", "scratch", "train.py"] and left_in(scratch) == []

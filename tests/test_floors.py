@@ -10,6 +10,8 @@ import hasten
 ROOT = Path(hasten.__file__).parent
 FLOORS = {
     "errors": 0,
+    "folders": 0,
+    "safe_text": 0,
     "stats": 0,
     "cgroup": 0,
     "records": 1,

@@ -31,12 +31,14 @@ def example(kind):
     """A value of any type that records are made of, nothing in it left at its default."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and issubclass(kind, Record):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         return kind(**{f.name: example(hints[f.name]) for f in msgspec.structs.fields(kind)})
     if origin is tuple:
         return (example(inner[0]), example(inner[0]))
     if origin is dict:
         return {"forward": example(inner[1])}
+    if origin is typing.Annotated:  # a name
+        return "20261123-a"
     if origin is typing.Literal:
         return inner[0]
     if inner:  # a union: the first that is not None

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from draws import Drawn
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -87,6 +88,35 @@ def test_workers_that_stay_see_what_the_script_changes_between_epochs(put_on):
     assert batches(loader) and loader._iterator is running, "they stay"
     loader.dataset.factor = 5.0
     assert batches(loader) == [[[0.0]], [[5.0]]]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_that_stay_draw_in_every_epoch_what_new_ones_would(put_on, start):
+    def epochs():
+        torch.manual_seed(1)
+        loader = DataLoader(Drawn(6), 2, shuffle=True, num_workers=2, multiprocessing_context=start)
+        return [batches(loader) for _ in range(3)]
+
+    expected = epochs()
+    assert expected[0] != expected[1] != expected[2]
+    put_on("persistent_workers")
+    assert epochs() == expected
+
+
+def test_workers_that_the_script_itself_has_stay_are_left_alone(put_on):
+    def epochs():
+        torch.manual_seed(1)
+        loader = DataLoader(Drawn(6), 2, num_workers=2, persistent_workers=True)
+        return [batches(loader) for _ in range(3)]
+
+    expected = epochs()
+    put_on("persistent_workers")
+    assert epochs() == expected
+
+
+def test_workers_with_a_beginning_of_the_scripts_own_do_not_stay(put_on):
+    put_on("persistent_workers")
+    assert not DataLoader(Squares(), num_workers=1, worker_init_fn=print).persistent_workers
 
 
 class Listed(Squares):

@@ -55,7 +55,7 @@ def test_a_script_that_makes_no_further_step_is_given_up(sleeper, tmp_path, monk
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_an_interrupt_while_a_script_is_being_started_ends_it(tmp_path, monkeypatch):
+def test_an_interrupt_while_a_script_is_being_started_ends_it(workspace, monkeypatch):
     started = []
     real = subprocess.Popen
 
@@ -67,6 +67,7 @@ def test_an_interrupt_while_a_script_is_being_started_ends_it(tmp_path, monkeypa
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        Launch(command=[sys.executable, "-c", "import time; time.sleep(60)"], spec={}, folder=tmp_path / "run").run()
+        command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        Launch(command=command, spec={}, folder=workspace.new_folder(), workspace=workspace).run()
     assert started[0].poll() is not None, "it is left running"
     assert signal.getsignal(signal.SIGINT) is handler

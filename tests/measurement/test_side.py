@@ -21,22 +21,22 @@ while True:
 pytestmark = pytest.mark.slow
 
 
-def bench_in(folder, source, *, patience):
+def bench_in(folder, workspace, source, *, patience):
     (folder / "train.py").write_text(source)
-    return Bench([sys.executable, str(folder / "train.py")], folder / "sides", patience=patience)
+    return Bench([sys.executable, str(folder / "train.py")], workspace, patience=patience)
 
 
-def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path):
-    bench = bench_in(tmp_path, LATE, patience=2.0)
+def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path, workspace):
+    bench = bench_in(tmp_path, workspace, LATE, patience=2.0)
     spec = spec_of({}, Manner(seconds=0.5))
     with pytest.raises(SideError, match="no optimizer step in 2 s"):
         bench.run(spec=spec, environment={})
     seen = bench.run(spec={**spec, "start_seconds": 20.0}, environment={})
     assert seen.num_steps > 10 and seen.startup_seconds > 4.0
-    assert not [*(tmp_path / "sides").iterdir()]
+    assert not [*workspace.folder.glob("launch-*")]
 
 
-def test_a_script_that_fails_is_told_by_its_last_line(tmp_path):
-    bench = bench_in(tmp_path, "import torch\nraise ValueError('no such column')", patience=20.0)
+def test_a_script_that_fails_is_told_by_its_last_line(tmp_path, workspace):
+    bench = bench_in(tmp_path, workspace, "import torch\nraise ValueError('no such column')", patience=20.0)
     with pytest.raises(SideError, match=r"exit code 1.*ValueError: no such column"):
         bench.run(spec=spec_of({}, Manner()), environment={})

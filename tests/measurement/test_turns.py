@@ -38,20 +38,22 @@ for step, batch in enumerate(DataLoader(Rows(), 2, num_workers=1, prefetch_facto
 """
 LONELY = """
 import sys, time
-from pathlib import Path
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.side import Bench, run_in_turns
 from hasten.tuning.manner import Manner, spec_of
-side = Bench([sys.executable, *sys.argv[1:]], Path("sides"), patience=60.0), spec_of({}, Manner(seconds=60.0)), {}
-run_in_turns([side, side])
+with Workspace() as workspace:
+    bench = Bench([sys.executable, *sys.argv[1:]], workspace, patience=60.0)
+    side = bench, spec_of({}, Manner(seconds=60.0)), {}
+    run_in_turns([side, side])
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes")]
 
 
-def side_of(folder, name, *, last=-1, seconds=2.0):
-    script = folder / f"{name}.py"
+def side_of(workspace, name, *, last=-1, seconds=2.0):
+    script = workspace.folder / f"{name}.py"
     script.write_text(SCRIPT.replace("LAST", str(last)))
-    bench = Bench([sys.executable, str(script), str(folder / f"{name}.log")], folder / name, patience=60.0)
+    bench = Bench([sys.executable, str(script), str(workspace.folder / f"{name}.log")], workspace, patience=60.0)
     return bench, spec_of({}, Manner(seconds=seconds)), {}
 
 
@@ -67,37 +69,39 @@ def spells(path, *, gap=0.05):
 
 
 def left_of(folder):
+    """What was launched into the folder, or is in its name."""
+    words = {p: p.info["cmdline"] or () for p in psutil.process_iter(["cmdline"])}
     return [
-        p for p in psutil.process_iter(["cmdline"]) if any(str(folder) in word for word in p.info["cmdline"] or ())
+        p for p, line in words.items() if any(str(folder) in w for w in line) and "guard.py" not in " ".join(line)
     ]
 
 
-def test_while_one_works_neither_the_other_nor_its_workers_do_and_one_may_be_done_early(tmp_path):
-    one, other = run_in_turns([side_of(tmp_path, "one", seconds=0.8), side_of(tmp_path, "other")])
+def test_while_one_works_neither_the_other_nor_its_workers_do_and_one_may_be_done_early(workspace):
+    one, other = run_in_turns([side_of(workspace, "one", seconds=0.8), side_of(workspace, "other")])
     assert len(other.segments) >= len(one.segments) >= 8
     assert one.parts["regular"] == pytest.approx(0.012, abs=0.008)  # the time of the other is not in it
-    first, second = spells(tmp_path / "one.log"), spells(tmp_path / "other.log")
+    first, second = spells(workspace.folder / "one.log"), spells(workspace.folder / "other.log")
     assert len(first) >= 4 and len(second) >= 4
     shared = [min(b, d) - max(a, c) for a, b in first for c, d in second]
     assert max(shared) < 0.02
-    assert left_of(tmp_path) == []
+    assert left_of(workspace.folder) == []
 
 
-def test_a_side_that_fails_ends_the_other_too(tmp_path):
+def test_a_side_that_fails_ends_the_other_too(workspace):
     with pytest.raises(SideError, match="ValueError: no more"):
-        run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other", last=150)])
-    assert left_of(tmp_path) == []
-    assert not [*(tmp_path / "one").iterdir()]
+        run_in_turns([side_of(workspace, "one"), side_of(workspace, "other", last=150)])
+    assert left_of(workspace.folder) == []
+    assert not [*workspace.folder.glob("launch-*")]
 
 
-def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(tmp_path, monkeypatch):
+def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(workspace, monkeypatch):
     def refuse(_path):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "mkfifo", refuse)
     with pytest.raises(SideError, match=r"no named pipes in .* \(Operation not supported\)"):
-        run_in_turns([side_of(tmp_path, "one"), side_of(tmp_path, "other")])
-    assert left_of(tmp_path) == []
+        run_in_turns([side_of(workspace, "one"), side_of(workspace, "other")])
+    assert left_of(workspace.folder) == []
 
 
 def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
@@ -105,15 +109,19 @@ def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
     script.write_text(SCRIPT.replace("LAST", "-1"))
     lonely.write_text(LONELY)
     words = [sys.executable, str(lonely), str(script), str(tmp_path / "one.log")]
-    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(list(Path(tmp_path).glob("sides/*/turn-told"))) < 2 and time.monotonic() < deadline:
+    while len(list(Path(tmp_path).glob("hasten-*/launch-*/turn-told"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     process.kill()  # one stands, the other warms up
     process.wait()
     while left_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left_of(tmp_path) == []
+    while list(tmp_path.glob("hasten-*")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not list(tmp_path.glob("hasten-*")), "the guard removes the scratch folder"
 
 
 def seen(segments, **parts):

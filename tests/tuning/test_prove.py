@@ -8,6 +8,7 @@ import pytest
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.side import Bench
 from hasten.tuning.judge import Judge, _base, check_quality, find_culprits, verdict_of
 
@@ -56,18 +57,19 @@ def planted():
         del CATALOG[name]
 
 
-def judge_in(folder, *, backward="loss.backward()"):
+def judge_in(folder, workspace, *, backward="loss.backward()"):
     script = folder / "train.py"
     script.write_text(CROPS.format(backward=backward))
     shutil.copy(Path(__file__).with_name("planted.py"), folder)  # beside the script, where it is found by name
-    bench = Bench([sys.executable, str(script)], folder / "sides", patience=60.0)
+    bench = Bench([sys.executable, str(script)], workspace, patience=60.0)
     return Judge(bench=bench, step_seconds=0.002, steps_per_epoch=8)
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
     """One judge, whose launches of the script by itself serve every test."""
-    return judge_in(tmp_path_factory.mktemp("crops"))
+    with Workspace() as workspace:
+        yield judge_in(tmp_path_factory.mktemp("crops"), workspace)
 
 
 def states(checks):
@@ -95,8 +97,8 @@ def test_a_random_crop_that_was_kept_is_caught(judge):
     assert states(checks)["variety"] == "failed"
 
 
-def prepared_in(folder, *, num_workers=0):
-    judge = judge_in(folder)
+def prepared_in(folder, workspace, *, num_workers=0):
+    judge = judge_in(folder, workspace)
     script = folder / "train.py"
     text = script.read_text().replace(
         "class Crops(Dataset):",
@@ -116,8 +118,8 @@ class Crops(Dataset):
     return judge
 
 
-def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path):
-    judge = prepared_in(tmp_path, num_workers=1)
+def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path, workspace):
+    judge = prepared_in(tmp_path, workspace, num_workers=1)
     settings = {"cache": "auto", "persistent_workers": True}
     checks = check_quality(judge, settings)
     assert verdict_of(checks) == "proven", checks
@@ -125,15 +127,15 @@ def test_a_cache_is_proven_to_the_bit_though_its_samples_draw_otherwise(tmp_path
     assert judge.base(settings) == {"loader": True, "persistent_workers": True}
 
 
-def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_path):
+def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_path, workspace):
     settings = {"num_workers": 2, "nothing": True}
-    judge = prepared_in(tmp_path, num_workers=1)
+    judge = prepared_in(tmp_path, workspace, num_workers=1)
     checks = check_quality(judge, settings)
     assert verdict_of(checks) == "proven" and judge.base(settings) == {"num_workers": 2}, checks
 
 
-def test_samples_that_the_dataset_does_not_make_again_are_held_against_the_script_as_it_is(tmp_path):
-    judge = judge_in(tmp_path)
+def test_samples_that_the_dataset_does_not_make_again_are_held_against_the_script_as_it_is(tmp_path, workspace):
+    judge = judge_in(tmp_path, workspace)
     script = tmp_path / "train.py"
     text = script.read_text().replace(
         "    def __len__", "    own = torch.Generator().manual_seed(0)\n\n    def __len__", 1
@@ -143,8 +145,8 @@ def test_samples_that_the_dataset_does_not_make_again_are_held_against_the_scrip
     assert _base(judge, {"loader": True, "nothing": True}, checks) == {} and checks == []
 
 
-def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path):
-    judge = judge_in(tmp_path)
+def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path, workspace):
+    judge = judge_in(tmp_path, workspace)
     judge.steps_per_epoch = 5000
     assert not judge.comes_again and judge.epoch_batches is None
     judge.keeps = True
@@ -153,14 +155,14 @@ def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path):
     assert judge.epoch_batches is None, "whole epochs are short enough"
 
 
-def test_a_launch_of_the_script_by_itself_that_fails_says_nothing_of_the_plan(tmp_path):
-    judge = judge_in(tmp_path)
+def test_a_launch_of_the_script_by_itself_that_fails_says_nothing_of_the_plan(tmp_path, workspace):
+    judge = judge_in(tmp_path, workspace)
     (tmp_path / "train.py").write_text("import torch\nraise SystemExit(3)")
     checks = check_quality(judge, {"nothing": True})
     assert verdict_of(checks) == "not proven" and "by itself" in checks[0].text
 
 
-def test_a_script_whose_loss_is_never_seen_is_not_proven(tmp_path):
-    checks = check_quality(judge_in(tmp_path, backward=HIDDEN), {"nothing": True})
+def test_a_script_whose_loss_is_never_seen_is_not_proven(tmp_path, workspace):
+    checks = check_quality(judge_in(tmp_path, workspace, backward=HIDDEN), {"nothing": True})
     assert verdict_of(checks) == "not proven"
     assert "no loss was seen" in next(check.text for check in checks if check.what == "losses")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from hasten.tuning import quality
-from hasten.tuning.judge import Judge, _band
+from hasten.tuning.judge import Judge, _band, verdict_of
+from hasten.tuning.metric import metric_holds
 
 
-def told(losses, *, batches=("a", "b"), rows=(), moved=1.0, gradients=None):
+def told(losses, *, batches=("a", "b"), rows=(), moved=(True, True), gradients=None):
     gradients = np.arange(1, 9, dtype=np.float32) if gradients is None else gradients
     return {
         "losses": list(losses),
@@ -47,7 +48,10 @@ def test_a_script_whose_own_loss_is_not_finite_proves_nothing():
 
 
 def test_frozen_weights_are_caught():
-    assert quality.parameters_move(FALLING, told(falling(), moved=0.0)).state == "failed"
+    head = quality.parameters_move(FALLING, told(falling(), moved=(True, False)))
+    assert head.state == "failed" and "1 of the 2 parameters" in head.text, "a frozen head is seen, however small"
+    assert quality.parameters_move(FALLING, told(falling(), moved=(True,))).state == "failed"
+    assert quality.parameters_move(told(falling(), moved=(True, False)), FALLING).state == "passed"
     assert quality.parameters_move(FALLING, told(falling(), moved=None)).state == "unknown"
     assert quality.parameters_move(FALLING, FALLING).state == "passed"
 
@@ -167,8 +171,36 @@ def seeds(number=5, **settings):
 
 
 def test_a_loss_within_the_band_is_passed():
-    plans = [told([x + 0.0005 for x in falling(seed)]) for seed in range(5)]
+    plans = [told([x + 0.0005 * (-1) ** seed for x in falling(seed)]) for seed in range(5)]
     assert quality.within_band(seeds(), plans).state == "passed"
+
+
+@pytest.mark.parametrize(("more", "state"), [(1.01, "failed"), (1.005, "failed"), (1.001, "unknown")])
+def test_a_loss_that_is_higher_at_every_seed_never_passes(more, state):
+    plans = [told([more * x for x in falling(seed)]) for seed in range(5)]
+    check = quality.within_band(seeds(), plans)
+    assert check.state == state and verdict_of([check]) != "proven"
+
+
+def test_harmless_noise_passes_at_nine_of_ten():
+    passed, draw = 0, random.Random(0).gauss
+    for _ in range(200):
+        plans = [told([x * (1 + noise) for x in falling(seed)]) for seed in range(5) for noise in [draw(0, 0.003)]]
+        passed += quality.within_band(seeds(), plans).state == "passed"
+    assert passed > 0.9 * 200
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.02, 0.1])
+def test_an_accuracy_that_is_a_point_lower_at_every_seed_never_passes(spread):
+    draw = random.Random(0).gauss
+    script = [draw(0.8, spread) for _ in range(5)]
+    check = metric_holds(script, [v - 0.01 for v in script], higher_is_better=True)
+    assert check.state == "failed"
+
+
+def test_no_margin_is_wider_than_two_percent():
+    assert quality.margin_of(1.0, 0.3) == 0.02 and quality.margin_of(1.0, 0.01) == 0.01
+    assert quality.margin_of(1.0, 0.0) == quality.FLOOR
 
 
 def test_a_loss_above_the_band_is_failed():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from hasten import __version__
 from hasten.cli.measuring import add_check, add_diagnose
+from hasten.cli.parts import tell
 from hasten.cli.results import add_compare, add_report
 from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_run, add_tune
@@ -28,13 +29,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return int(wanted.run(wanted) or 0)
     except ScriptError as error:
-        print(f"hasten: {error}", file=sys.stderr)
+        tell(str(error))
         return error.exit_code if error.exit_code > 0 else 128 - error.exit_code
     except HastenError as error:
-        print(f"hasten: {error}", file=sys.stderr)
+        tell(str(error))
         return 2
     except KeyboardInterrupt as interrupt:
-        print(f"hasten: {interrupt.args[0] if interrupt.args else NOTHING_LEFT}", file=sys.stderr)
+        tell(interrupt.args[0] if interrupt.args else NOTHING_LEFT)
         return 130
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python would complain again while it ends.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.errors import CommandError
+from hasten.safe_text import legible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,6 +126,11 @@ def _misplaced(words: Sequence[str], options: Collection[str]) -> str | None:
     source = script.read_text(encoding="utf-8", errors="replace")
     found = (word.partition("=")[0] for word in words[1:])
     return next((name for name in found if name in options and name.lstrip("-") not in source), None)
+
+
+def tell(line: str) -> None:
+    """Say a line on standard error; what it quotes may hold anything."""
+    print("hasten:", legible(line, keep="\n\t"), file=sys.stderr)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from hasten.cli.parts import (
     command_of,
     console,
     print_json,
+    tell,
     time_span,
 )
 from hasten.errors import CommandError, PlanError
@@ -70,7 +70,7 @@ def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool
     tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
     write_plan(wanted.plan, tuning)
     for line in write_edits(tuning.edits) if (wanted.write if write is None else write) else ():
-        print(f"hasten: {line}", file=sys.stderr)
+        tell(line)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
     if wanted.json:
         print_json({"tuning": tuning, "plan": str(wanted.plan)})
@@ -155,5 +155,5 @@ def _run(wanted: argparse.Namespace) -> int:
     bare = not wanted.plan.exists() and wanted.set and wanted.plan == PLAN
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):
-        print(f"hasten: {line}", file=sys.stderr)
+        tell(line)
     return run_under(plan, command, told=told, root=RESULTS, live=wanted.live)

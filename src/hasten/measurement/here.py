@@ -23,6 +23,7 @@ from hasten.measurement.recorder import Recorded
 from hasten.measurement.system.machine import read_machine
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.records import Run
+from hasten.safe_text import redacted
 
 if TYPE_CHECKING:
     from hasten.measurement.inside.session import Session
@@ -77,7 +78,7 @@ class Here:
         return run_of(
             recorded,
             name=time.strftime("%Y%m%d-%H%M%S", time.localtime(self._started)) + f"-{os.getpid()}",
-            command=tuple(sys.argv) if sys.argv and sys.argv[0] else ("a session",),
+            command=redacted(sys.argv) if sys.argv and sys.argv[0] else ("a session",),
             started=self._started,
             zero=self._zero,
             machine=read_machine(),

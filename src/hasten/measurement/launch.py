@@ -27,9 +27,11 @@ from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.environment import environment_for
 from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Watch, statuses_in
 from hasten.records import ResourceSample
+from hasten.safe_text import legible
 
 OUTPUT = "output.txt"  # in a launch's folder: what the command printed, where that is kept
 
@@ -52,8 +54,7 @@ class Outcome:
     def last_line(self) -> str:
         """The last line that it printed, as a rule of a traceback; without control characters."""
         last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "it printed nothing")
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", last)
-        return "".join(c for c in plain if c.isprintable()).strip()[:200]
+        return legible(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", last)).strip()[:200]
 
 
 def command_words(words: Sequence[str], *, module: bool) -> list[str]:
@@ -91,7 +92,8 @@ class Launch:
 
     command: Sequence[str]
     spec: Mapping[str, object]
-    folder: Path
+    folder: Path  # inside the workspace's
+    workspace: Workspace
     environment: Mapping[str, str] = field(default_factory=dict)
     output: int | None = None  # descriptor for its output (and, where the spec says "quiet", its errors); None: ours
     patience: float = 60.0  # seconds for a first step
@@ -125,14 +127,16 @@ class Launch:
 
     def _start(self) -> None:
         started = time.perf_counter()
-        scratch = tempfile.TemporaryDirectory(prefix="hasten-", ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(dir=self.workspace.folder, ignore_cleanup_errors=True)
         told = {**self.spec, "launcher": os.getpid(), "sockets": self._around.enter_context(scratch)}
+        told["sandbox"] = self.workspace.form
+        command, view = self._around.enter_context(self.workspace.sandboxed(self.command))
         (self.folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
         held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
         try:
             self.process = subprocess.Popen(
-                self.command,
-                env=environment_for(self.folder, self.environment),
+                command,
+                env=environment_for(self.folder, self.environment, view=view),
                 stdout=self.output,
                 stderr=self.output if self.spec.get("quiet") else None,
                 start_new_session=self.apart,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,8 @@ from hasten.measurement.failures import failure, why_no_step
 from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_segment, choose, promising, shares_of
 from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.results import RESULTS, make_folder
+from hasten.measurement.results import RESULTS, new_folder
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
 from hasten.measurement.timeline import timeline_of
@@ -39,6 +39,7 @@ from hasten.records import (
     Run,
     to_json,
 )
+from hasten.safe_text import redacted
 
 FIRST_LAUNCH = "measuring the script"
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
@@ -68,6 +69,7 @@ def measure(
     module: bool = False,
     wanted: Wanted | None = None,
     root: Path = RESULTS,
+    workspace: Workspace | None = None,
     on_progress: Progress = _unheard,
 ) -> tuple[Run, Path]:
     """Measure a command where it stands; return its Run and the folder that holds `run.json`.
@@ -77,22 +79,15 @@ def measure(
     """
     wanted = wanted or Wanted()
     command = command_words(words, module=module)
-    name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
-    folder = make_folder(root / "runs" / name)
+    folder = new_folder(root / "runs")
     try:
-        run = _Measuring(command, words, folder, wanted, on_progress, module=module).run(name)
+        with Workspace() if workspace is None else contextlib.nullcontext(workspace) as around:
+            run = _Measuring(command, words, around, wanted, on_progress, module=module).run(folder.name)
         (folder / "run.json").write_bytes(to_json(run))
-    finally:
-        _sweep(folder)
+    except BaseException:
+        folder.rmdir()  # no folder for a run that has no record
+        raise
     return run, folder
-
-
-def _sweep(folder: Path) -> None:
-    """Leave the record and nothing else; leave no folder for a run that has no record."""
-    for inner in folder.glob("launch-*"):
-        shutil.rmtree(inner, ignore_errors=True)
-    if not (folder / "run.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Measuring:
@@ -102,20 +97,19 @@ class _Measuring:
         self,
         command: Sequence[str],
         words: Sequence[str],
-        folder: Path,
+        workspace: Workspace,
         wanted: Wanted,
         on_progress: Progress,
         *,
         module: bool,
     ) -> None:
         self.command = command
-        self.words = ("-m", *words) if module else tuple(words)
-        self.folder = folder
+        self.words = redacted(("-m", *words) if module else words)
+        self.workspace = workspace
         self.wanted = wanted
         self.on_progress = on_progress
         self.notes: list[str] = []
         self.started = time.monotonic()
-        self._num_launches = 0
 
     def run(self, name: str) -> Run:
         """Make all launches and put the Run together."""
@@ -151,6 +145,7 @@ class _Measuring:
             interventions=tuple(further),
             untried=_untried(chosen, further),
             file_read=file_read,
+            sandbox=self.workspace.form,
             notes=tuple(self.notes),
         )
 
@@ -164,8 +159,7 @@ class _Measuring:
         environment: dict[str, str] | None = None,
         first: bool = False,
     ) -> Outcome:
-        self._num_launches += 1
-        folder = make_folder(self.folder / f"launch-{self._num_launches}")
+        folder = self.workspace.new_folder()
         expected = self.wanted.seconds if first else float(spec.get("expected", LEAST_SECONDS))  # type: ignore[arg-type]
         spec = {**self.wanted.spec, "seconds": self.wanted.seconds if first else LEAST_SECONDS, **spec}
         spec["fixes"] = _instead(self.wanted.spec.get("fixes", []), spec.get("fixes", []))
@@ -178,6 +172,7 @@ class _Measuring:
                 command=self.command,
                 spec=spec,
                 folder=folder,
+                workspace=self.workspace,
                 environment={**self.wanted.environment, **(environment or {})},
                 output=output,
                 patience=self.wanted.patience,

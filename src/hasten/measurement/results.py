@@ -5,12 +5,26 @@ In: the working directory. Out: folders that can be written to. Refuses to know 
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import time
 from pathlib import Path
 
 from hasten.errors import DirectoryError
 
 RESULTS = Path(".hasten")
 FOLLOWED = "followed.jsonl"  # below: runs under a plan, one a line
+
+
+def new_folder(parent: Path, *, ending: str = "") -> Path:
+    """A folder of its own for one result, named by the time. Raises DirectoryError when it cannot be made."""
+    make_folder(parent)
+    while True:
+        # Two may begin in the same second, and in containers under the same process id.
+        folder = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}{ending}"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
 
 
 def make_folder(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
 from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.results import make_folder
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
 from hasten.records import RARE, Facts
 
@@ -85,11 +85,15 @@ class Output:
 class Bench:
     """Runs sides of one command, each in a folder that is gone afterwards."""
 
-    def __init__(self, command: Sequence[str], folder: Path, *, patience: float) -> None:
+    def __init__(self, command: Sequence[str], workspace: Workspace, *, patience: float) -> None:
         self.command = command
-        self.folder = folder
+        self.workspace = workspace
         self.patience = patience
-        self._num_launches = 0
+
+    @property
+    def folder(self) -> Path:
+        """What launches keep for later ones lies here."""
+        return self.workspace.folder
 
     def run(
         self,
@@ -132,8 +136,7 @@ class Bench:
         apart: bool = False,
     ) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
-        self._num_launches += 1
-        folder = make_folder(self.folder / f"side-{self._num_launches}")
+        folder = self.workspace.new_folder()
         patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
         try:
             with (folder / OUTPUT).open("wb") as output:
@@ -141,6 +144,7 @@ class Bench:
                     command=self.command,
                     spec={**spec, "quiet": True},
                     folder=folder,
+                    workspace=self.workspace,
                     environment=environment,
                     output=output.fileno(),
                     patience=patience,

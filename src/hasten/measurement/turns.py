@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.measurement.inside.turns import ASKS, TOLD
@@ -69,7 +68,6 @@ def take_turns(launches: Sequence[Launch]) -> None:
             pipes = Pipes(launch.folder)
             around.callback(pipes.close)
             around.enter_context(launch)
-            around.callback(_guard(launch.process.pid))
             if _asks_again(launch, pipes):  # after its warm-up, in which the others stand
                 players.append((launch, pipes))
         while players:
@@ -88,16 +86,3 @@ def _asks_again(launch: Launch, pipes: Pipes) -> bool:
             return False
     launch.stop()
     return True
-
-
-def _guard(group: int) -> Callable[[], None]:
-    """Have what stands still woken when this process is gone, however it went; call the result when there is no need."""
-    guard = subprocess.Popen(["sh", "-c", f"read _; kill -CONT -{group} 2>/dev/null"], stdin=subprocess.PIPE)
-
-    def dismiss() -> None:
-        guard.kill()
-        guard.wait()
-        assert guard.stdin is not None
-        guard.stdin.close()
-
-    return dismiss

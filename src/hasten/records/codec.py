@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from hasten.errors import RecordError
 
 RECORD_VERSION = 1
+
+# The name of a result, and of its folder. It becomes part of a path: it leads nowhere else.
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z._-]*\Z", max_length=100)]
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
@@ -50,11 +53,11 @@ def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record")
     try:
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("version")
         newer = version is not None and msgspec.json.decode(version, type=int) > RECORD_VERSION
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RecordError(f"{source} is torn or not a hasten record ({error}); measure again") from None
     if newer:
         raise RecordError(f"{source} was written by a newer hasten; run `pip install --upgrade hasten`")
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RecordError(f"{source} is not a hasten {kind.__name__} ({error}); measure again") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hasten.records.codec import Record
+from typing import Literal
+
+from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
 
@@ -235,12 +237,15 @@ class Overhead(Record, frozen=True):
     sampler_cpu: float | None = None  # cores used by the parent's resource sampling
 
 
+SandboxForm = Literal["overlay", "landlock", "redirect"]
+
+
 class Run(Record, frozen=True):
     """One measured run of the user's own command, with the further runs made to confirm its causes."""
 
     version: int  # RECORD_VERSION when it was written
     hasten: str
-    id: str
+    id: Name
     command: tuple[str, ...]
     directory: str
     started: float  # seconds since 1970
@@ -256,6 +261,7 @@ class Run(Record, frozen=True):
     interventions: tuple[Intervention, ...] = ()
     untried: tuple[str, ...] = ()  # interventions that would have told something, and were not made
     file_read: FileRead | None = None
+    sandbox: SandboxForm | None = None  # what kept the script's writes from staying; None: nothing, it was a real run
     overhead: Overhead | None = None
     timeline: Timeline | None = None
     notes: tuple[str, ...] = ()

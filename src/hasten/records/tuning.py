@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hasten.records.codec import Record
+from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine
 from hasten.records.run import Interval
 
@@ -126,7 +126,7 @@ class Tuning(Record, frozen=True):
 
     version: int  # RECORD_VERSION when it was written
     hasten: str
-    id: str
+    id: Name
     command: tuple[str, ...]
     directory: str
     started: float  # seconds since 1970
@@ -141,6 +141,6 @@ class Tuning(Record, frozen=True):
     seconds: float = 0.0  # spent so far
     step_seconds: float | None = None  # of the baseline, when it was diagnosed
     samples_per_step: float | None = None
-    runs: tuple[str, ...] = ()  # ids of the diagnosed runs, the baseline's first
+    runs: tuple[Name, ...] = ()  # ids of the diagnosed runs, the baseline's first
     run_settings: tuple[Settings, ...] = ()  # under which each was made
     notes: tuple[str, ...] = ()

@@ -9,7 +9,9 @@ import csv
 import io
 
 from hasten.records import PHASES, Run
+from hasten.safe_text import legible
 
+FORMULA = ("=", "+", "-", "@")  # begin a cell that a spreadsheet computes
 COLUMNS = ("step", "start", "seconds", "marked", "starts_epoch", "num_batches", "num_samples")
 
 
@@ -33,6 +35,12 @@ def csv_of(run: Run) -> str:
     """The table as text; what was not measured is an empty cell. Seconds, since the run's start."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS, *phases_of(run)])
+    writer.writerow([*COLUMNS, *map(_no_formula, phases_of(run))])
     writer.writerows(rows_of(run))
     return text.getvalue()
+
+
+def _no_formula(name: str) -> str:
+    """A phase's name that no spreadsheet runs."""
+    name = legible(name)
+    return f"'{name}" if name[:1] in FORMULA else name

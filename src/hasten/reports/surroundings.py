@@ -6,7 +6,7 @@ In: a Run. Out: short lines on a sheet. Refuses to judge any of it.
 import re
 from collections.abc import Iterable
 
-from hasten.records import Diagnosis, Interval, ResourceSample, Run
+from hasten.records import Diagnosis, Interval, ResourceSample, Run, SandboxForm
 from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
@@ -31,6 +31,13 @@ def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
     sheet.paragraph(f"{marking}; notes in the time of record {of_record}", label="Overhead")
 
 
+SANDBOXES: dict[SandboxForm, str] = {
+    "overlay": "overlay: what the script wrote is gone, and its files are as they were",
+    "landlock": "landlock: Python's writes were redirected and are gone; the kernel refused all others",
+    "redirect": "redirect: Python's writes were redirected and are gone; other programs' are not held back here",
+}
+
+
 def add_use(sheet: Sheet, run: Run) -> None:
     """Put on the sheet what was in use while the steps ran: mean cores, most memory, each device."""
     samples = _during_steps(run)
@@ -52,8 +59,10 @@ def add_use(sheet: Sheet, run: Run) -> None:
 
 
 def add_machine(sheet: Sheet, run: Run) -> None:
-    """Put the machine on the sheet, in one line where it fits."""
+    """Put the machine on the sheet, in one line where it fits, and what kept the script's files as they were."""
     sheet.paragraph(", ".join(machine_words(run)), label="Machine")
+    if run.sandbox is not None:
+        sheet.paragraph(SANDBOXES[run.sandbox], label="Sandbox")
 
 
 def device_name(run: Run) -> str:

@@ -5,7 +5,7 @@ In: changes. Out: a Tuning in `.hasten/tunings/<id>/tuning.json`, whole at any m
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from hasten.measurement.results import make_folder
 from hasten.records import Settings, Trial, Tuning, to_json
 from hasten.reports.tuning import trial_line
 from hasten.tuning.reserve import Reserve
@@ -83,12 +82,7 @@ class Journal:
         """Seconds of the budget, without those that the proof will take."""
         return self.left() - self.reserve.proof
 
-    def make_scratch(self) -> Path:
-        """A folder for launches."""
-        return make_folder(self.folder / "sides")
-
     def clear(self) -> None:
-        """Leave nothing but the record, and nothing at all where there is none."""
-        shutil.rmtree(self.folder / "sides", ignore_errors=True)
-        if not (self.folder / "tuning.json").exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Leave no folder where there is no record."""
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()  # refused where it is not empty

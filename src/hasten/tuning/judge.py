@@ -33,8 +33,9 @@ NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
 OURS = {"loader", "cache", "disk_cache", "pixels"}  # fixes under which hasten's loader makes the batches
 DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follows from its index then
-TORCHS = ("num_workers", "persistent_workers")  # fixes of any loader, under which samples draw otherwise
+TORCHS = ("num_workers",)  # fixes of any loader, under which samples draw otherwise
 LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut
+LASTING = KEEPING | {"persistent_workers"}  # fixes whose second epoch differs from the first
 EPOCHS = 2.2  # that must be seen, for samples to come again
 
 
@@ -55,7 +56,7 @@ class Judge:
     step_seconds: float
     steps_per_epoch: float | None
     batches_per_step: float = 1.0
-    keeps: bool = False  # samples are kept from one epoch to the next: a second one must be seen
+    keeps: bool = False  # samples or workers are kept from one epoch to the next: a second one must be seen
     on_launch: Callable[[str], object] = lambda _: None
     time_left: Callable[[], float] = lambda: float("inf")  # without it no more than the first seeds are run
     whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
@@ -102,7 +103,7 @@ class Judge:
             spec.update(mode="first steps", steps=steps, seconds=seconds, perturb=perturb)
             if self.epoch_batches is not None:
                 spec["epoch_batches"] = self.epoch_batches
-            if {*settings} <= {*DRAWN_ANEW, *TORCHS} and not (shift or number or perturb):
+            if {*settings} <= {*DRAWN_ANEW, *TORCHS, "persistent_workers"} and not (shift or number or perturb):
                 spec["own_samples"] = True
             began = time.monotonic()
             try:
@@ -191,8 +192,9 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
     """
     baseline, plan = judge.told({}), judge.told(settings)
     ours = bool(OURS & {*settings})
-    # Workers that stay draw one seed for all epochs, under our loader too.
-    drawn = {**(DRAWN_ANEW if ours else {}), **{name: settings[name] for name in TORCHS if name in settings}}
+    # Workers that stay are seeded anew for each epoch where they are torch's own; ours draw one seed for all of them.
+    others = (*TORCHS, "persistent_workers") if ours else TORCHS
+    drawn = {**(DRAWN_ANEW if ours else {}), **{name: settings[name] for name in others if name in settings}}
     if not drawn or quality.batches_equal(baseline, plan, plan).state == "passed":
         return {}
     try:
@@ -211,8 +213,8 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
 
 def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
     check = quality.samples_vary(baseline, plan, comes_again=judge.comes_again)
-    if check.state == "unknown" and KEEPING & {*settings}:
-        return quality.unknown("second epoch", "no second epoch was seen, in which kept samples are used")
+    if check.state == "unknown" and LASTING & {*settings}:
+        return quality.unknown("second epoch", "no second epoch was seen, in which what was kept is used")
     return check
 
 

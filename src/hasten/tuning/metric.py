@@ -55,7 +55,7 @@ class Metric:
     def run(self, bench: Bench, settings: Settings, *, shift: int) -> WholeRun:
         """One whole run. Raises SideError."""
         if self.command is not None:
-            bench = Bench(self.command, bench.folder / "whole", patience=bench.patience)
+            bench = Bench(self.command, bench.workspace, patience=bench.patience)
         spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": LONGEST}
         environment = {**variables_of(settings, scratch=bench.folder), **UNBUFFERED}
         return self._read(bench.run_whole(spec=spec, environment=environment))
@@ -177,7 +177,7 @@ def _out_of_time(check: Check, number: int) -> Check:
 def metric_holds(
     baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, beside: bool = False
 ) -> Check:
-    """The script's own metric, seed by seed, non-inferior by the test of `quality.within_band`.
+    """The script's own metric, seed by seed, non-inferior by the test of `quality.no_worse`.
 
     `beside`: the script drew the plan's random numbers.
     """
@@ -189,15 +189,14 @@ def metric_holds(
         return quality.unknown("metric", "the metric is not a number at the end of a run of the script itself")
     sign = 1.0 if higher_is_better else -1.0
     worse = mean_interval([sign * (before - now) for before, now in zip(baselines, plans)])
-    margin = max(statistics.stdev(baselines), 0.005 * abs(statistics.fmean(baselines)))
+    level = abs(statistics.fmean(baselines))
+    margin = quality.margin_of(level, statistics.stdev(baselines))
     text = (
         f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if beside else ''}plan "
         f"{statistics.fmean(baselines):.4g}; worse by at most "
         f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
     )
-    if worse.high <= margin:
-        return quality.passed("metric", text)
-    return (quality.failed if worse.low > margin else quality.unknown)("metric", text)
+    return quality.no_worse("metric", text, worse, margin=margin, floor=quality.FLOOR * level)
 
 
 def target_sooner(

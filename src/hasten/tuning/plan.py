@@ -26,6 +26,7 @@ from hasten.fixes.fix import nearest
 from hasten.records import Machine, Settings, Trial, Tuning, Value
 from hasten.reports import format
 from hasten.reports.tuning import outcome, taken_out, why_empty
+from hasten.safe_text import legible
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes")
@@ -190,8 +191,8 @@ def write_plan(path: Path, tuning: Tuning) -> None:
 def plan_text(tuning: Tuning) -> str:
     """The plan as a file's text."""
     proof = tuning.proof
-    words = _comment(shlex.join(tuning.command))
-    lines = [f"# The plan of hasten for {words}", *(f"# {_comment(line)}" for line in _header(tuning)), "#"]
+    words = legible(shlex.join(tuning.command))
+    lines = [f"# The plan of hasten for {words}", *(f"# {legible(line)}" for line in _header(tuning)), "#"]
     lines += [
         "# Each line under [fixes] is a switch: change it, or set it to false.",
         f"# `hasten run {words}` trains under it.",
@@ -250,12 +251,7 @@ def _fix_lines(tuning: Tuning) -> list[str]:
             value = _toml(trial.added[name])
             rows.append((f"{name} = false", f"tried ({value}): {_why_dropped(name, trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)
-    return [f"{setting:<{width}}  # {_comment(comment)}" for setting, comment in rows]
-
-
-def _comment(text: str) -> str:
-    """A text as TOML allows it in a comment: nothing that controls a terminal, and one line."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return [f"{setting:<{width}}  # {legible(comment)}" for setting, comment in rows]
 
 
 def _why_dropped(name: str, trial: Trial, tuning: Tuning) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hasten.records import Check
-from hasten.stats import half_width, mean_interval
+from hasten.stats import Estimate, half_width, mean_interval
 
 Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
@@ -21,6 +21,7 @@ OWN_NOISE = 1e-3  # relative difference of first losses from which on a script i
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
 WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
 NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
+MOST = 0.02  # of the loss: a margin above this would let a harm pass that anybody would mind
 FLOOR = 0.002  # of the loss: a margin below this asks for more than a loss can show
 
 
@@ -59,15 +60,16 @@ def losses_seen(baseline: Told, plan: Told) -> Check:
 
 
 def parameters_move(baseline: Told, plan: Told) -> Check:
-    """The plan changes as many parameters as the script does."""
+    """The plan changes every parameter tensor that the script changes."""
     before, now = baseline.get("moved"), plan.get("moved")
     if before is None or now is None:
         return unknown("parameters", "no optimizer was seen")
-    if now < 0.9 * before:
-        return failed(
-            "parameters", f"{100 * now:.0f} % of the parameters move, {100 * before:.0f} % without the plan"
-        )
-    return passed("parameters", f"{100 * now:.0f} % of the parameters move, as without the plan")
+    if len(before) != len(now):
+        return failed("parameters", f"{len(now)} parameters are trained, {len(before)} without the plan")
+    frozen = sum(one and not other for one, other in zip(before, now))
+    if frozen:
+        return failed("parameters", f"{frozen} of the {sum(before)} parameters that the script changes do not move")
+    return passed("parameters", f"{sum(now)} of {len(now)} parameters move, as without the plan")
 
 
 def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
@@ -207,9 +209,7 @@ def gradient_distance(baseline: Told, other: Told) -> float | None:
 def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
     """The losses at the end are no higher than the script's own seeds let them be.
 
-    Seed by seed the plan's loss less the script's, a one-sided test of non-inferiority: the upper end of the mean
-    difference's 95 % interval must lie within a margin, one standard deviation of the script's own seeds (at least
-    FLOOR of the loss). See Walker and Nowacki, Understanding Equivalence and Noninferiority Testing, Journal of General
+    Seed by seed the plan's loss less the script's, by the test of `no_worse`. See Walker and Nowacki, Understanding Equivalence and Noninferiority Testing, Journal of General
     Internal Medicine 26, 2011.
     """
     pairs = list(zip(baselines, plans))
@@ -228,17 +228,31 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told]) -> Check:
         return unknown(
             "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"
         )
-    margin, mean = max(spread, FLOOR * level), mean_interval(worse)
+    margin, mean = margin_of(level, spread), mean_interval(worse)
     text = f"loss {mean.value:+.2g} ({mean.low:+.2g} to {mean.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
-    if mean.high <= margin:
-        return passed("band", text)
-    return (failed if mean.low > margin else unknown)("band", text)
+    return no_worse("band", text, mean, margin=margin, floor=FLOOR * level)
+
+
+def margin_of(level: float, spread: float) -> float:
+    """What is no worse: one standard deviation of the script's own seeds, but no more than MOST of the level."""
+    return max(min(spread, MOST * level), FLOOR * level)
+
+
+def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: float) -> Check:
+    """A one-sided test of non-inferiority: the upper end of the mean difference's 95 % interval lies within the margin.
+
+    An interval that lies wholly on the worse side never passes, whatever the margin: a small harm that is sure is one. It
+    fails where it excludes everything up to the `floor`, below which nobody would mind.
+    """
+    if worse.low > floor:
+        return failed(what, text)
+    return (passed if worse.high <= margin and worse.low <= 0 else unknown)(what, text)
 
 
 def seeds_wanted(baselines: Sequence[Told], plans: Sequence[Told], *, fewest: int, most: int) -> int:
     """At how many seeds the interval should be narrow enough to tell, by how far these differ: no look at which way."""
     worse, level, spread = _band_of(list(zip(baselines, plans)))
-    margin = max(spread, FLOOR * level)
+    margin = margin_of(level, spread)
     enough = (n for n in range(fewest, most) if half_width(worse, at=n) <= NARROW * margin)
     return next(enough, most)
 

@@ -20,7 +20,7 @@ from hasten.fixes.catalog import installers_of, variables_of
 from hasten.measurement.environment import plugin_environment
 from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
-from hasten.measurement.results import FOLLOWED
+from hasten.measurement.results import FOLLOWED, make_folder
 from hasten.records import Settings
 from hasten.tuning.plan import Plan, script_of
 
@@ -78,6 +78,7 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
     settings = {**SURVIVAL, **plan.settings}
     if settings.get("chunked_forward", False) is not False:
         settings = {**settings, "micro_batch": plan.settings.get("micro_batch", False)}
+    make_folder(root)
     spec: Mapping[str, object] = {
         "mode": "follow",
         "plugins": [START],
@@ -90,6 +91,6 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
             "told": {"script": script_of(told), "settings": plan.settings},
         },
     }
-    environment = plugin_environment(root, variables_of(settings))
+    environment = plugin_environment(variables_of(settings))
     environment[PLAN_VARIABLE] = json.dumps(spec)
     return environment

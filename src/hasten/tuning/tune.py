@@ -25,16 +25,18 @@ from hasten.fixes.catalog import checked, start_seconds_of, variables_of
 from hasten.fixes.fix import Situation, situation_of
 from hasten.measurement.launch import command_words
 from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
-from hasten.measurement.results import RESULTS, make_folder
+from hasten.measurement.results import RESULTS, make_folder, new_folder
+from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.reports import format
+from hasten.safe_text import redacted
 from hasten.stats import Estimate
 from hasten.tuning.edits import edits_for
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
-from hasten.tuning.judge import Judge
-from hasten.tuning.manner import KEEPING, Manner, manner_of, told_under
+from hasten.tuning.judge import LASTING, Judge
+from hasten.tuning.manner import Manner, manner_of, told_under
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
@@ -72,7 +74,7 @@ def tune(
 ) -> Tuning:
     """Search for a plan. Raises HastenError for what the user can mend; what was found by then is kept."""
     command = command_words(words, module=module)
-    told = ("-m", *words) if module else tuple(words)
+    told = redacted(("-m", *words) if module else words)
     before = last_tuning(root, told) if resume else None
     return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_result).run(before)
 
@@ -83,7 +85,7 @@ def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
     for path in reversed(saved):
         with contextlib.suppress(RecordError):
             tuning = from_json(Tuning, path.read_bytes(), source=str(path))
-            if tuning.command == tuple(command):
+            if tuning.command == tuple(command) and tuning.id == path.parent.name:
                 if tuning.state == "done":
                     raise ResumeError(
                         "the last search of this command came to its end; leave --resume out for another"
@@ -107,16 +109,23 @@ class _Tuning:
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
-        name = before.id if before is not None else time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}-tune"
         spent = before.seconds if before is not None else 0.0
-        folder = make_folder(self.root / "tunings" / name)
+        tunings = self.root / "tunings"
+        folder = make_folder(tunings / before.id) if before is not None else new_folder(tunings, ending="-tune")
         journal = Journal(folder, self.budget.seconds, self.on_progress, self.on_result, spent_before=spent)
         self.journal = journal
         try:
-            self.bench = Bench(self.command, journal.make_scratch(), patience=self.budget.patience)
+            self._search_in(journal, before)
+        finally:
+            journal.clear()
+        return journal.tuning
+
+    def _search_in(self, journal: Journal, before: Tuning | None) -> None:
+        with Workspace() as self.workspace:
+            self.bench = Bench(self.command, self.workspace, patience=self.budget.patience)
             first, run_id = self._first(before)
             journal.reserve = self._reserve(first)
-            journal.begin(before or self._begun(name, first, run_id))
+            journal.begin(before or self._begun(journal.folder.name, first, run_id))
             try:
                 self._search(first)
                 self._race(first)
@@ -128,9 +137,6 @@ class _Tuning:
             except HastenError as error:
                 journal.keep(state="interrupted", notes=(*journal.tuning.notes, str(error)))
                 raise
-        finally:
-            journal.clear()
-        return journal.tuning
 
     def _first(self, before: Tuning | None) -> tuple[Situation, str]:
         """The baseline, diagnosed: measured now, or read where an earlier search has measured it."""
@@ -161,6 +167,7 @@ class _Tuning:
                 module=self.module,
                 wanted=wanted,
                 root=self.root,
+                workspace=self.workspace,
                 on_progress=lambda inner, _d, _o: self.journal.tell(
                     what if inner == FIRST_LAUNCH else f"{what}: {inner}"
                 ),
@@ -312,7 +319,7 @@ class _Tuning:
             step_seconds=first.case.step,
             steps_per_epoch=first.case.facts.steps_per_epoch,
             batches_per_step=first.case.batches,
-            keeps=bool(KEEPING & {*settings}),
+            keeps=bool(LASTING & {*settings}),
             on_launch=lambda what: self.journal.tell(f"proof: {what}"),
             time_left=self.journal.left,
         )

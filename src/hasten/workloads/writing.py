@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from PIL import Image
 
 from hasten.errors import DataError, DirectoryError
+from hasten.folders import cache_folder
 
 TAILS = {".png": b"\x00\x00\x00\x00IEND\xaeB`\x82", ".jpg": b"\xff\xd9"}
 DEAD_AFTER_SECONDS = 600.0  # a picture is written in a fraction of a second; older leftovers are nobody's
@@ -41,13 +41,7 @@ class Picture:
 
 def default_folder(name: str) -> Path:
     """Where made pictures are kept for the next time: one folder a set, in the user's cache folder."""
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "hasten" / name
+    return cache_folder() / name
 
 
 def write_pictures(

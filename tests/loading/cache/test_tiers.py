@@ -534,8 +534,8 @@ class TestDisk:
 
     def test_the_folder_is_where_the_user_wants_it(self, monkeypatch, tmp_path):
         monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))
-        assert samples_folder() == tmp_path / "samples"
+        assert samples_folder() == tmp_path / "hasten-samples"
         monkeypatch.delenv("HASTEN_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
         if sys.platform == "linux":
-            assert samples_folder() == tmp_path / "x" / "hasten" / "samples"
+            assert samples_folder() == tmp_path / "x" / "hasten" / "hasten-samples"

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import multiprocessing
+import random
 import sys
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
+    _MultiProcessingDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hasten.fixes.inside.changing import state_of
@@ -56,15 +61,41 @@ def prefetch_factor(site: Site, _fix: str, value: object) -> None:
     change_loaders(site, change)
 
 
+class _Begun(worker._ResumeIteration):  # pyright: ignore[reportPrivateUsage, reportUntypedBaseClass]
+    """Tells a worker that stays that an epoch begins, and what seed a new one would have; None: it keeps its own."""
+
+    next_seed: int | None = None  # of the epoch that is about to begin in this process
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(seed)
+        object.__setattr__(self, "base_seed", _Begun.next_seed)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _begun, (self.seed, vars(self)["base_seed"])
+
+
+def _begun(seed: int | None, base_seed: int | None) -> _Begun:
+    """In a worker: draw from now on what a new one would draw."""
+    info = get_worker_info()
+    if info is not None and base_seed is not None:
+        import numpy as np
+
+        random.seed(base_seed + info.id)
+        torch.manual_seed(base_seed + info.id)
+        np.random.seed(worker._generate_state(base_seed, info.id))  # pyright: ignore[reportPrivateUsage]
+        object.__setattr__(info, "seed", base_seed + info.id)
+    return _Begun(seed)
+
+
 def persistent_workers(site: Site, _fix: str, _value: object) -> None:
-    """Workers stay from one epoch to the next."""
+    """Workers stay from one epoch to the next, and are seeded for each as new ones would be: samples are the same."""
 
     kept: WeakSet[DataLoader[object]] = WeakSet()
     seen: WeakKeyDictionary[DataLoader[object], object] = WeakKeyDictionary()
 
     def change(given: Given) -> Made:
-        if not given.get("num_workers") or given.get("persistent_workers"):
-            return None
+        if not given.get("num_workers") or given.get("persistent_workers") or given.get("worker_init_fn") is not None:
+            return None  # what a worker does as it begins, it is to do in each epoch
         given["persistent_workers"] = True
         return kept.add
 
@@ -81,8 +112,21 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
 
         return __iter__
 
+    def resetting(original: Function) -> Function:
+        @functools.wraps(original)
+        def _reset(self: Any, loader: DataLoader[object], first_iter: bool = False) -> object:
+            _Begun.next_seed = None
+            if loader in kept and not first_iter:  # as where an iterator is made
+                drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+                _Begun.next_seed = self._base_seed = int(drawn)
+            return original(self, loader, first_iter)
+
+        return _reset
+
     change_loaders(site, change)
     site.patches.wrap(DataLoader, "__iter__", iterating)
+    site.patches.wrap(_MultiProcessingDataLoaderIter, "_reset", resetting)
+    site.patches.set(worker, "_ResumeIteration", _Begun)
 
 
 def pin_memory(site: Site, _fix: str, _value: object) -> None:

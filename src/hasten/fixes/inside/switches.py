@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hasten.fixes.inside.site import Site
-from hasten.measurement.inside import scratch
+from hasten.measurement.inside import saving
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import Switch
 from hasten.measurement.inside.session import Session
@@ -31,5 +31,5 @@ def make(session: Session, hooks: Patches, name: str, fix: str, installer: str, 
 
 def save_nothing(site: Site, _fix: str, _value: object) -> None:
     """Checkpoints cost nothing: for a measurement only."""
-    scratch.save_nothing(True)
-    site.patches.on_undo(lambda: scratch.save_nothing(False))
+    saving.save_nothing(True)
+    site.patches.on_undo(lambda: saving.save_nothing(False))

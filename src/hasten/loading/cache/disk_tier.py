@@ -13,7 +13,6 @@ import errno
 import hashlib
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hasten.folders import cache_folder
 from hasten.loading.cache.ledger import ASIDE, QUIETLY, Ledger, is_ours
 from hasten.loading.cache.parcel import HEAD_SIZE, KEY_SIZE, Opened, open_parcel, seal, size_at, size_of
 from hasten.loading.cache.tiers import MISSING, Missing
@@ -129,17 +129,8 @@ class DiskTier:
 
 
 def samples_folder() -> Path:
-    """Where values are kept: `samples` in $HASTEN_CACHE, or else in hasten's folder in the platform's cache."""
-    chosen = os.environ.get("HASTEN_CACHE")
-    if chosen:
-        return Path(chosen).expanduser() / "samples"
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "hasten" / "samples"
+    """Where values are kept, in hasten's cache folder. Raises RuntimeError where there is no home folder."""
+    return cache_folder() / "hasten-samples"
 
 
 def _read(path: Path, key: bytes) -> memoryview | None:

@@ -2,7 +2,8 @@
 
 In: a folder of stores, a budget. Out: files reserved in it, or no room. Refuses to know what is in the files.
 
-A store is a folder of files. The sum of all stores is kept in a small file, changed in turns; where that is missing or
+A store is a folder of files that has the name of one and the mark of one; nothing else in the folder of stores is ours to
+remove. The sum of all stores is kept in a small file, changed in turns; where that is missing or
 damaged, or too high because processes died, the files are counted again. While a store is open, nobody removes it.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import struct
@@ -26,6 +28,7 @@ BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take
 STALE = 3600.0  # seconds after which a file still aside is a dead process's, and a count of bytes is worth repeating
 FULL_FOR = 60.0  # seconds for which room is not looked for again where there was none
+STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # what a store is called, and a file that every one holds
 ASIDE = "."  # begins the name of a file that is being written
 QUIETLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _COUNT = struct.Struct("<QdI")  # bytes, when they were counted, checksum
@@ -147,7 +150,9 @@ class Ledger:
         return 0
 
     def _stores(self) -> list[Path]:
-        return [Path(entry.path) for entry in _entries(self._folder.parent) if entry.is_dir(follow_symlinks=False)]
+        entries = _entries(self._folder.parent)
+        named = (Path(e.path) for e in entries if STORE.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+        return [folder for folder in named if (folder / MARK).is_file()]
 
 
 def is_ours(status: os.stat_result) -> bool:
@@ -166,6 +171,8 @@ def _hold(folder: Path) -> int:
     """Make the folder and hold it open, which keeps others from removing it; the kernel lets go with the process."""
     folder.mkdir(mode=0o700, exist_ok=True)
     refuse_strangers(folder)
+    with suppress(OSError):  # a disk that cannot be written can still be read
+        (folder / MARK).touch()
     if sys.platform == "win32":
         return -1
     import fcntl

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -46,7 +47,7 @@ def cache_for(
         return None
     has_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
     ram_bytes = 0 if ram is None else ram_budget(None if ram == "auto" else ram, for_ranks=has_ranks)
-    disk_bytes = 0 if disk is None else disk_budget(samples_folder(), None if disk == "auto" else disk)
+    disk_bytes = 0 if disk is None else _disk_bytes(disk)
     budgets = [(name, size) for name, size in (("ram", ram_bytes), ("disk", disk_bytes)) if size]
     weights = sampler.weights.tolist() if type(sampler) is WeightedRandomSampler else None
     expected = forecast(measured, num_samples=num_samples, budgets=budgets, weights=weights)
@@ -61,6 +62,15 @@ def cache_for(
         weights=weights,
     )
     return cache, expected
+
+
+def _disk_bytes(disk: int | str) -> int:
+    """Bytes that may be kept on disk; 0, and a warning, where there is no folder for them. Raises BudgetError."""
+    try:
+        return disk_budget(samples_folder(), None if disk == "auto" else disk)
+    except (OSError, RuntimeError) as error:  # it cannot be read; there is no home folder
+        warnings.warn(f"no samples are kept on disk: {error}; HASTEN_CACHE names another folder", stacklevel=2)
+        return 0
 
 
 def _measure(recipe: Recipe, dataset: Any, num_samples: int) -> Iterator[Measured]:

@@ -12,6 +12,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -162,7 +163,10 @@ class Feed(Epochs):
         if not self._settings.staffs_itself:
             return
         self._staff = corrected(self._staff, seen, cores=usable_cores())
-        self._crew.resize(self._staff.num_workers)
+        try:
+            self._crew.resize(self._staff.num_workers)
+        except OSError:  # no more processes or memory; those that are there are well
+            self._staff = replace(self._staff, num_workers=self._crew.num_workers)
 
     def _end_epoch(self) -> None:
         if not self._persistent_workers:

@@ -26,8 +26,11 @@ class Place(NamedTuple):
     size: int
 
 
+LEAST = 1 << 20  # bytes: with less, nothing is worth laying there
+
+
 class Arena:
-    """Up to `capacity` bytes, of which only those take memory that were reserved.
+    """Up to `capacity` bytes, or as many as a limit leaves, of which only those take memory that were reserved.
 
     Shared: inherited by a fork, picklable to a process while that is started, and written to by both. Otherwise it is
     this process's own, and a fork has a copy.
@@ -37,8 +40,16 @@ class Arena:
         self.capacity = max(PAGE, capacity // PAGE * PAGE)
         self.size = 0
         """Reserved so far."""
-        self._file = SharedFile(self.capacity) if is_shared else None
-        self._open()
+        while True:
+            try:
+                self._file = SharedFile(self.capacity) if is_shared else None
+                self._open()
+                return
+            except OSError:
+                # A limit of the shell's or of a batch system's, on addresses or on the size of files.
+                if self.capacity < 2 * LEAST:
+                    raise
+                self.capacity = self.capacity // 2 // PAGE * PAGE
 
     def _open(self) -> None:
         self._map = _private(self.capacity) if self._file is None else self._file.map(self.capacity)

@@ -49,7 +49,7 @@ def install() -> None:
 
 def begin(folder: Path) -> tuple[Session, Patches]:
     """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
-    from hasten.measurement.inside import facts, hooks, readouts, scratch, workers
+    from hasten.measurement.inside import facts, hooks, readouts, saving, workers
     from hasten.measurement.inside.marks import Marks
     from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.programs import History
@@ -68,8 +68,9 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     hooks.install(session, patches)
     if "quality" not in spec:
         readouts.install(marks, patches)
-    if spec["mode"] != "here":  # a loop that is measured where it stands saves for real
-        scratch.install(folder / "scratch", marks, patches)
+    saving.install(marks, patches)
+    if "sandbox" in spec:
+        _keep_out(spec["sandbox"], folder, patches)
     session.launcher = spec.get("launcher")
     session.roots = Roots(marks, patches)
     session.roots.discover()
@@ -77,6 +78,18 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     session.on_finish = facts.gather
     _compare(spec, session, patches)
     return session, patches
+
+
+def _keep_out(sandbox: str, folder: Path, patches: Patches) -> None:
+    """What is left to do in this process that nothing of a launch stays."""
+    from hasten.measurement.inside import saving
+    from hasten.measurement.sandbox import redirect
+
+    saving.log_to(folder, patches)
+    if sandbox == "overlay":
+        saving.rename_as_on_one_disk(patches)
+    else:
+        redirect.install_from_environment()  # where Python was started without looking for a sitecustomize
 
 
 def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> None:

@@ -30,6 +30,7 @@ from hasten.measurement.inside.patches import Patches
 Function = Callable[..., object]
 WARM_STEPS = 5
 MOST_STEPS = 1 << 17  # whose times are kept; later ones take the place of earlier ones
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # what others may have put in the file's place
 REGULAR = 3.0  # times the median: a longer step holds a validation, an epoch's start or a checkpoint
 
 
@@ -124,7 +125,7 @@ class Pace:
             "baseline_rate": self.baseline,
         }
         with contextlib.suppress(OSError):  # the run is over and went well: nobody misses a line of ours
-            file = os.open(self._diary["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            file = os.open(self._diary["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o644)
             try:
                 os.write(file, b"\n" + json.dumps(told).encode() + b"\n")  # behind a torn line too
             finally:

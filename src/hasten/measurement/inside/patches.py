@@ -112,8 +112,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            # The loader gets its own method back before anyone else looks at it.
-            delattr(loader, "exec_module")
+            # The loader gets its own method back before anyone else looks at it; another finder may have put its on top.
+            if loader.__dict__.get("exec_module") is exec_module:
+                delattr(loader, "exec_module")
             for action in self.actions.pop(fullname, []):
                 _quietly(action, module)
 

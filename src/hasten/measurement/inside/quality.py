@@ -1,7 +1,7 @@
 """What training does to the model, for a comparison of two ways to train it.
 
 In: a process that trains, from its first step on. Out: each step's loss, fingerprints of the first batches, samples of
-the first step's gradients and of the parameters before and after. Refuses to make the step wait: losses are read when
+the first step's gradients, and which parameters have changed. Refuses to make the step wait: losses are read when
 all is over.
 """
 
@@ -35,7 +35,7 @@ class Quality:
         self._batches: list[str] = []
         self._rows: list[list[str]] = []
         self._gradients: str | None = None
-        self._before: torch.Tensor | None = None
+        self._before: list[torch.Tensor] | None = None  # sums of each parameter
         self._first: Optimizer | None = None
         self._depth = 0
         patches.wrap(torch.autograd, "backward", self._noting_loss)
@@ -78,7 +78,7 @@ class Quality:
             return
         self._first = optimizer
         parameters = list(_parameters(optimizer))
-        self._before = _sampled(p.detach() for p in parameters)
+        self._before = [_sums(p) for p in parameters]
         gradients = _sampled(p.grad.detach() for p in parameters if p.grad is not None)
         self._gradients = base64.b64encode(gradients.numpy().tobytes()).decode()
 
@@ -86,8 +86,8 @@ class Quality:
         """All of it, as JSON values."""
         moved = None
         if self._before is not None and self._first is not None:
-            now = _sampled(p.detach() for p in _parameters(self._first))
-            moved = float((now != self._before).float().mean()) if len(now) == len(self._before) else None
+            now = [_sums(p) for p in _parameters(self._first)]
+            moved = [not torch.equal(one.cpu(), other.cpu()) for one, other in zip(self._before, now)]
         return {
             "losses": [float(loss) for loss in self._losses],
             "batches": self._batches,
@@ -107,6 +107,15 @@ def change_last_bits() -> None:
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _sums(parameter: torch.Tensor) -> torch.Tensor:
+    """Two numbers that change when any value of a parameter does; where they lie, they need not be waited for."""
+    values = parameter.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    if values.layout != torch.strided or not values.numel():
+        return torch.zeros(2, dtype=torch.float64)
+    return torch.stack([values.sum(dtype=torch.float64), torch.linalg.vector_norm(values, dtype=torch.float64)])
 
 
 def _sampled(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -1,13 +1,13 @@
-"""Keep a measured run from writing checkpoints and from logging to trackers, while the cost of both stays real.
+"""What a script saves, and when: checkpoint spans around the saving functions of torch and the frameworks.
 
-In: the saving functions of torch and the frameworks. Out: `checkpoint` spans; the files lie in a scratch folder that
-the parent removes. Refuses to touch anything but savers: what else a script writes is its own affair.
+In: those functions. Out: `checkpoint` spans. Refuses to say where things are saved: that is the sandbox's affair. What a
+tracker would log to a server goes nowhere.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
-import inspect
 import os
 import shutil
 from collections.abc import Callable
@@ -21,170 +21,75 @@ from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
 
+# Method or function, by module.
+SAVERS = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "transformers.trainer": ("Trainer._save_checkpoint", "Trainer.save_model"),
+    "accelerate.accelerator": ("Accelerator.save_state",),
+}
 
 _saving = True
 
 
 def save_nothing(wanted: bool) -> None:
-    """Have torch.save return at once from now on, or save again."""
+    """Have savers return at once from now on, or save again."""
     global _saving
     _saving = not wanted
 
 
-def install(folder: Path, marks: Marks, patches: Patches) -> None:
-    """Redirect what is saved from now on."""
-    moved: dict[str, str] = {}
+def install(marks: Marks, patches: Patches) -> None:
+    """Follow what is saved from now on."""
 
-    def target(path: object) -> object:
-        if not isinstance(path, (str, os.PathLike)):
-            return path
-        name = os.path.abspath(os.fspath(path))
-        if name not in moved:
-            folder.mkdir(parents=True, exist_ok=True)
-            moved[name] = os.fspath(folder / f"{os.getpid()}-{len(moved)}-{Path(name).name}")
-        return moved[name]
+    def following(function: Function) -> Function:
+        return spanned(marks, "checkpoint", _at_will(function), always=True)
 
-    def saving(function: Function, position: int, keyword: str) -> Function:
-        return spanned(marks, "checkpoint", _redirected(function, position, keyword, target), always=True)
+    patches.wrap(torch, "save", following)
+    for module, names in SAVERS.items():
 
-    def loading(original: Function) -> Function:
+        def follow(found: ModuleType, names: tuple[str, ...] = names) -> None:
+            for name in names:
+                owner, _, method = name.rpartition(".")
+                patches.wrap(getattr(found, owner) if owner else found, method, following)
+
+        patches.after_import(module, follow)
+
+
+def log_to(folder: Path, patches: Patches) -> None:
+    """Have a tracker that may log to a server log into a folder."""
+    patches.after_import("mlflow", lambda module: module.set_tracking_uri(f"file://{os.fspath(folder / 'mlflow')}"))
+
+
+def rename_as_on_one_disk(patches: Patches) -> None:
+    """In a private view of the file system some folders count as other disks, and a rename would fail: copy instead."""
+
+    def renaming(original: Function) -> Function:
         @functools.wraps(original)
-        def load(f: object, *arguments: object, **settings: object) -> object:
-            # A script may load at once what it has just saved.
-            if isinstance(f, (str, os.PathLike)):
-                f = moved.get(os.path.abspath(os.fspath(f)), f)
-            return original(f, *arguments, **settings)
-
-        return load
-
-    patches.wrap(torch, "save", lambda f: saving(f, 1, "f"))
-    patches.wrap(torch, "load", loading)
-    _follow_moved(moved, target, patches)
-
-    def safetensors(module: ModuleType) -> None:
-        patches.wrap(module, "save_file", lambda f: saving(f, 1, "filename"))
-        patches.wrap(module, "save_model", lambda f: saving(f, 1, "filename"))
-
-    patches.after_import("safetensors.torch", safetensors)
-    _redirect_frameworks(folder, marks, patches, target)
-
-
-def _follow_moved(moved: dict[str, str], target: Callable[[object], object], patches: Patches) -> None:
-    """Let the script find, copy and remove what it believes to have saved."""
-
-    def there(path: object) -> object:
-        if not moved or not isinstance(path, (str, os.PathLike)):
-            return path
-        return moved.get(os.path.abspath(os.fspath(path)), path)
-
-    def finding(original: Function) -> Function:
-        @functools.wraps(original)
-        def find(*arguments: object, **settings: object) -> object:
-            if moved and arguments:
-                arguments = (there(arguments[0]), *arguments[1:])
-            elif moved:
-                settings = {name: there(value) for name, value in settings.items()}
-            return original(*arguments, **settings)
-
-        return find
-
-    def copying(original: Function) -> Function:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def copy(*arguments: object, **settings: object) -> object:
-            if not moved:
-                return original(*arguments, **settings)
+        def rename(src: str, dst: str, **settings: object) -> None:
             try:
-                given = signature.bind(*arguments, **settings)
-            except TypeError:
-                return original(*arguments, **settings)  # whose message is the script's own
-            source, copied = given.arguments["src"], given.arguments["dst"]
-            if there(source) is source:
-                return original(*arguments, **settings)
-            if isinstance(copied, (str, os.PathLike)) and os.path.isdir(copied):
-                copied = os.path.join(copied, os.path.basename(os.fspath(source)))
-            # A copy of a checkpoint is a checkpoint.
-            given.arguments.update(src=there(source), dst=target(copied))
-            return original(*given.args, **given.kwargs)
+                original(src, dst, **settings)
+            except OSError as error:
+                if error.errno != errno.EXDEV or settings:
+                    raise
+                if os.path.isdir(src) and not os.path.islink(src):
+                    if os.path.isdir(dst):
+                        os.rmdir(dst)  # raises where it is not empty, as a rename does
+                    shutil.copytree(src, dst, symlinks=True)
+                    shutil.rmtree(src)
+                else:
+                    shutil.copy2(src, dst, follow_symlinks=False)
+                    os.unlink(src)
 
-        return copy
+        return rename
 
-    for module, names in ((os, ("stat", "remove", "unlink")), (os.path, ("getsize",))):
-        for name in names:
-            patches.wrap(module, name, finding)
-    for module, names in ((os, ("replace", "rename")), (shutil, ("copyfile", "copy", "copy2", "move"))):
-        for name in names:
-            patches.wrap(module, name, copying)
+    for name in ("rename", "replace"):
+        patches.wrap(os, name, renaming)
 
 
-def _redirected(function: Function, position: int, keyword: str, target: Callable[[object], object]) -> Function:
+def _at_will(function: Function) -> Function:
     @functools.wraps(function)
     def save(*arguments: object, **settings: object) -> object:
-        if not _saving:
-            return None
-        if keyword in settings:
-            settings[keyword] = target(settings[keyword])
-        elif len(arguments) > position:
-            arguments = (*arguments[:position], target(arguments[position]), *arguments[position + 1 :])
-        return function(*arguments, **settings)
+        return function(*arguments, **settings) if _saving else None
 
     return save
-
-
-def _redirect_frameworks(folder: Path, marks: Marks, patches: Patches, target: Callable[[object], object]) -> None:
-    def lightning(module: ModuleType) -> None:
-        def make(original: Function) -> Function:
-            moved = _redirected(original, 1, "filepath", target)
-            return spanned(marks, "checkpoint", moved, always=True)
-
-        patches.wrap(module.Trainer, "save_checkpoint", make)
-
-    for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"):
-        patches.after_import(name, lightning)
-
-    def hugging_face(module: ModuleType) -> None:
-        def make(original: Function) -> Function:
-            @functools.wraps(original)
-            def save(self: object, *arguments: object, **settings: object) -> object:
-                options = self.args  # type: ignore[attr-defined]
-                before = options.output_dir
-                options.output_dir = os.fspath(folder / f"trainer-{os.getpid()}")
-                try:
-                    return original(self, *arguments, **settings)
-                finally:
-                    options.output_dir = before
-
-            return spanned(marks, "checkpoint", save, always=True)
-
-        patches.wrap(module.Trainer, "_save_checkpoint", make)
-        patches.wrap(module.Trainer, "save_model", make)
-
-    patches.after_import("transformers.trainer", hugging_face)
-
-    def accelerate(module: ModuleType) -> None:
-        def make(original: Function) -> Function:
-            moved = _redirected(original, 1, "output_dir", target)
-            return spanned(marks, "checkpoint", moved, always=True)
-
-        patches.wrap(module.Accelerator, "save_state", make)
-
-    patches.after_import("accelerate.accelerator", accelerate)
-
-    def board(module: ModuleType) -> None:
-        def make(original: Function) -> Function:
-            @functools.wraps(original)
-            def start(self: object, *arguments: object, **settings: object) -> object:
-                place = os.fspath(folder / "board")
-                named = [name for name in ("log_dir", "logdir") if name in settings]
-                if named:
-                    return original(self, *arguments, **{**settings, named[0]: place})
-                return original(self, place, *arguments[1:], **settings)
-
-            return start
-
-        patches.wrap(module.SummaryWriter, "__init__", make)
-
-    for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-        patches.after_import(name, board)
-    patches.after_import("mlflow", lambda module: module.set_tracking_uri(f"file://{os.fspath(folder / 'mlflow')}"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hasten.reports.page.widths import with_widths
+from hasten.safe_text import legible
 
 Spec = dict[str, Any]
 Data = Sequence[Mapping[str, Any]]
@@ -64,14 +65,21 @@ def _svg(spec: Spec, *, prefix: str) -> str:
     whole = {"config": _CONFIG, "autosize": {"type": "fit", "contains": "padding"}, "padding": 2, **spec}
     if any(key in spec for key in ("vconcat", "hconcat", "facet")):
         whole.pop("autosize")
-    # A file's name may hold bytes that are no text.
-    legible = json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
-    text = vl_convert.vegalite_to_svg(legible)
+    text = vl_convert.vegalite_to_svg(json.dumps(_plain(whole), ensure_ascii=False))
     # Several drawings share one page: what they refer to by name must be their own.
     text = re.sub(r'id="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r"<svg ", '<svg role="img" ', text, count=1)
     return with_widths(text)
+
+
+def _plain(value: object) -> object:
+    """A specification whose texts hold no control character, for the renderer ends the whole process at one."""
+    if isinstance(value, str):
+        return legible(value, keep="\n")
+    if isinstance(value, dict):
+        return {_plain(key): _plain(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def standalone(svg: str, *, colours: str) -> str:

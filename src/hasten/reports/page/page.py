@@ -28,8 +28,9 @@ from hasten.reports.page.loader import cost_of_a_sample, memory_needed
 from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import course, distribution, where_it_goes
 from hasten.reports.page.trials import forest, losses
-from hasten.reports.surroundings import machine_words
+from hasten.reports.surroundings import SANDBOXES, machine_words
 from hasten.reports.tuning import beside, headline, outcome, state_of, taken_out, untried
+from hasten.safe_text import legible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,7 +64,7 @@ def page(told: Told) -> str:
     run, diagnosis, tuning = told.run, told.diagnosis, told.tuning
     template = _environment().get_template("page.html.jinja")
     html = template.render(
-        title=" ".join(_legible(word) for word in run.command) or run.id,
+        title=" ".join(legible(word) for word in run.command) or run.id,
         verdict=_subtitle(told),
         searched=headline(tuning) if tuning is not None else "",
         tiles=_tiles(told),
@@ -106,7 +107,14 @@ def essentials(told: Told) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader
 
-    return Environment(loader=FunctionLoader(_asset), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=FunctionLoader(_asset), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
+
+
+def _shown(value: object) -> object:
+    """What a template shows of a value: markup of ours as it is, any other text without control characters."""
+    return legible(value, keep="\n\t") if type(value) is str else value
 
 
 def _asset(name: str) -> str:
@@ -177,16 +185,16 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "known": f"confirmed by {finding.confirmed_by}" if finding.confirmed_by else "estimated from this run alone",
         "interval": format.bounds(finding.interval) if finding.interval is not None else "",
         "because": finding.because,
-        "where": _legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
-        "source": _legible(finding.where.source) if finding.where is not None else "",
+        "where": legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
+        "source": legible(finding.where.source) if finding.where is not None else "",
         "remedy": finding.remedy,
         "how": json.loads(_asset("known.json")).get(finding.kind, ""),
     }
 
 
 def _edit(edit: Edit) -> dict[str, object]:
-    lines = [(SIGNS.get(line[:1], ""), _legible(line)) for line in edit.diff.splitlines()]
-    where = _legible(f"{edit.file}:{edit.line}")
+    lines = [(SIGNS.get(line[:1], ""), legible(line)) for line in edit.diff.splitlines()]
+    where = legible(f"{edit.file}:{edit.line}")
     return {"where": where, "because": edit.because, "gain": format.seconds(edit.recoverable), "lines": lines}
 
 
@@ -257,8 +265,10 @@ def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """The machine and what was measured."""
-    facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(_legible, run.command)))]
-    facts += [("Folder", _legible(run.directory)), ("Steps", format.count(len(run.steps)))]
+    facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(legible, run.command)))]
+    facts += [("Folder", legible(run.directory)), ("Steps", format.count(len(run.steps)))]
+    if run.sandbox is not None:
+        facts.append(("Sandbox", SANDBOXES[run.sandbox]))
     if run.overhead is not None:
         taken = run.overhead.marks_per_step * run.overhead.seconds_per_mark
         facts.append(("Measuring cost", f"{format.seconds(taken)} a marked step, by the count"))
@@ -272,9 +282,3 @@ def _record(told: Told) -> dict[str, str]:
     if len(packed) > MOST_CARRIED:
         return {"name": "", "data": ""}
     return {"name": f"hasten-{told.run.id}.json.gz", "data": base64.b64encode(packed).decode("ascii")}
-
-
-def _legible(text: str) -> str:
-    """A text without what controls a terminal or a page; a file's name may hold bytes that are no text."""
-    shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c.isprintable() else " " for c in shown)

@@ -1,0 +1,190 @@
+"""The scratch folder of a measurement: in it the strongest form that works here, and nothing of it stays."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from command import HASTEN, environment, train, write
+
+from hasten.errors import DirectoryError
+from hasten.measurement.sandbox import guard, workspace
+from hasten.measurement.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
+
+sys.path.append(str(Path(__file__).parent))
+
+from trees import tree_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")  # that everybody may run
+GUARDED = [sys.executable, "-I", "-S", str(HERE / "guard.py")]
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """The folder for scratch folders."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "base"))
+    (tmp_path / "base").mkdir()
+    _choose.cache_clear()
+    yield tmp_path / "base"
+    _choose.cache_clear()
+
+
+def ran(form, command, folder, *, cwd, **others):
+    (folder / "view").mkdir(exist_ok=True)
+    entered = [*_entered(form, folder / "view", folder, real=[]), *command]
+    return subprocess.run(entered, cwd=cwd, capture_output=True, text=True, check=False, **others)
+
+
+def test_of_a_workspace_nothing_is_left(base):
+    with Workspace() as made:
+        made.new_folder()
+        assert [*base.iterdir()] == [made.folder]
+        assert made.folder.stat().st_mode & 0o777 == 0o700, "nobody else may look into it"
+    assert [*base.iterdir()] == []
+
+
+@pytest.mark.parametrize("form", ["landlock", "redirect"])
+def test_where_a_form_is_forbidden_the_next_one_serves(base, monkeypatch, form):
+    works = workspace._works
+    monkeypatch.setattr(workspace, "_works", lambda one, base: one == form and works(one, base))
+    with Workspace() as made:
+        assert made.form == form
+
+
+def test_a_form_can_be_forced(base, monkeypatch):
+    monkeypatch.setenv(FORCE, "redirect")
+    with Workspace() as made:
+        assert made.form == "redirect"
+
+
+def test_without_any_folder_for_temporary_files_it_says_what_to_do(base, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    _choose.cache_clear()
+    with pytest.raises(DirectoryError, match="TMPDIR"):
+        Workspace().__enter__()
+
+
+def test_what_a_crash_has_left_is_swept_and_what_is_in_use_is_not(base):
+    with Workspace() as made:
+        (base / "hasten-left").mkdir(mode=0o700)
+        (base / "hasten-left/lock").touch(mode=0o600)
+        (base / "hasten-left/view").mkdir(mode=0)
+        (base / "hasten-of-somebody").mkdir()
+        _sweep(base)
+        assert sorted(path.name for path in base.iterdir()) == sorted(["hasten-of-somebody", made.folder.name])
+
+
+def test_a_guard_ends_what_carries_its_folder_and_nothing_else(tmp_path):
+    folder = tmp_path / "hasten-x"
+    folder.mkdir()
+    sleeps = ["sleep", "60"]
+    mine = subprocess.Popen(sleeps, env={**os.environ, guard.VARIABLE: f"{folder}/launch-1"}, start_new_session=True)
+    other = subprocess.Popen(sleeps, env={**os.environ, guard.VARIABLE: f"{folder}2/launch-1"})
+    try:
+        subprocess.run([*GUARDED, str(folder)], input=b"", check=True, timeout=20)
+        assert mine.wait(timeout=5) == -signal.SIGKILL and other.poll() is None
+        assert not folder.exists()
+    finally:
+        mine.kill()
+        other.kill()
+        mine.wait()
+        other.wait()
+
+
+def test_a_guard_does_nothing_when_all_is_well(tmp_path):
+    folder = tmp_path / "hasten-x"
+    folder.mkdir()
+    subprocess.run([*GUARDED, str(folder)], input=b"done", check=True, timeout=20)
+    assert folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["overlay", "landlock"])
+def test_when_hasten_is_killed_the_script_ends_and_nothing_is_left(tmp_path, form):
+    script = write(tmp_path / "train.py", train(loader=", num_workers=2"))
+    (tmp_path / "base").mkdir()
+    variables = environment() | {"TMPDIR": str(tmp_path / "base"), FORCE: form}
+    process = subprocess.Popen([*HASTEN, "diagnose", script], cwd=tmp_path, env=variables, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not [*tmp_path.glob("base/hasten-*/launch-*/status-*")] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (scratch,) = tmp_path.glob("base/hasten-*")
+    assert guard.processes_of(str(scratch))
+    process.kill()
+    process.wait()
+    while (guard.processes_of(str(scratch)) or scratch.exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert guard.processes_of(str(scratch)) == [] and [*(tmp_path / "base").iterdir()] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or PYTHON is None, reason="only root can become somebody else")
+@pytest.mark.parametrize("form", ["overlay", "landlock"])
+def test_whoever_is_not_root_is_kept_from_harm_too(form):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as top:  # pytest's own folder is root's
+        os.chmod(top, 0o755)
+        folder, scratch = Path(top) / "work", Path(top) / "scratch"
+        for path in (folder, scratch):
+            path.mkdir()
+            os.chown(path, 12345, 12345)
+        (folder / "best.pt").write_text("best")
+        os.chown(folder / "best.pt", 12345, 12345)
+        before = tree_of(folder)
+        asks = ["sh", "-c", "rm best.pt; echo new > log.txt; ls; id -u; cat /proc/self/status | grep CapEff"]
+        shutil.copy(HERE / "enter.py", top)
+        (scratch / "view").mkdir()
+        os.chown(scratch / "view", 12345, 12345)
+        told = {"form": form, "scratch": str(scratch / "view"), "shown": str(scratch), "real": []}
+        entered = [PYTHON, "-I", "-S", f"{top}/enter.py", json.dumps(told), *asks]
+        answer = subprocess.run(
+            entered, cwd=folder, capture_output=True, text=True, user=12345, group=12345, extra_groups=[]
+        )
+        assert tree_of(folder) == before
+        if answer.returncode == 125:
+            pytest.skip(f"not here: {answer.stderr}")
+        assert "12345" in answer.stdout and "CapEff:\t0000000000000000" in answer.stdout
+        assert ("log.txt" in answer.stdout) == (form == "overlay"), answer.stdout
+
+
+def test_a_command_that_cannot_enter_is_not_started(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    answer = subprocess.run(
+        [
+            *_entered("overlay", Path("/proc/nowhere"), tmp_path / "scratch", real=[]),
+            "touch",
+            str(tmp_path / "started"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 125 and "no sandbox" in answer.stderr and not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("form", ["overlay", "landlock"])
+def test_the_scratch_folder_stays_real(tmp_path, form):
+    """Whether a launch's own folder is written to, and a folder that is to be kept."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    answer = ran(form, ["sh", "-c", f"echo told > {scratch}/status"], scratch, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert (scratch / "status").read_text() == "told\n"
+
+
+def test_files_beside_the_scratch_folder_and_links_above_it_are_seen(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "beside.txt").write_text("beside")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inner.txt").write_text("inner")
+    os.symlink("folder", tmp_path / "link")
+    before = tree_of(tmp_path / "folder")
+    asks = "cat beside.txt link/inner.txt; echo new > beside.txt; rm folder/inner.txt; cat beside.txt; ls . folder"
+    answer = ran("overlay", ["sh", "-c", asks], scratch, cwd=tmp_path)
+    assert answer.stdout == "besideinnernew\n.:\nbeside.txt\nfolder\nlink\nscratch\n\nfolder:\n", answer.stderr
+    assert (tmp_path / "beside.txt").read_text() == "beside" and tree_of(tmp_path / "folder") == before
