@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from benches import bench_of
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import Fix
@@ -51,21 +52,21 @@ CATALOG["slower"] = Fix(
 )
 
 
-def bench(folder: Path, *, script: Path = HERE / "steady.py", **variables: str) -> Bench:
+def bench(*, script: Path = HERE / "steady.py", **variables: str) -> Bench:
     command = ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, str(script)]
-    return Bench(command, folder / "sides", patience=120.0)
+    return bench_of(command)
 
 
 def same(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     """The script against itself."""
-    steady = bench(folder)
+    steady = bench()
     for _ in range(wanted.rounds):
         yield compare(steady, {}, {}, fix="nothing", frequencies=NO_RARE, manner=MANNER)
 
 
 def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     """The script made slower, as a trial sees it and as a comparison that does not give up does."""
-    steady = bench(folder)
+    steady = bench()
     for _ in range(max(1, wanted.rounds // 10)):
         for gives_up in (True, False):
             settings = {"slower": wanted.slower}
@@ -76,8 +77,8 @@ def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
 def harmful(folder: Path, _wanted: argparse.Namespace) -> Iterator[Trial]:
     """What makes things worse."""
     faulty = HERE.parent / "tests" / "faulty"
-    without_units = bench(folder, script=faulty / "full_precision.py", ONEDNN_MAX_CPU_ISA="AVX2")
-    cheap = bench(folder)
+    without_units = bench(script=faulty / "full_precision.py", ONEDNN_MAX_CPU_ISA="AVX2")
+    cheap = bench()
     cases = (
         ("bf16", True, without_units, None),
         ("num_workers", 2, cheap, None),

@@ -29,12 +29,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benches import bench_of
 from tune import first_run, tuned
 
 from hasten.errors import PlanError
 from hasten.fixes.catalog import checked
 from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.side import Bench, Frequencies, SideError
+from hasten.measurement.side import Frequencies, SideError
 from hasten.records import Settings, Value, to_json
 from hasten.stats import paired_speedup
 from hasten.tuning.manner import manner_of
@@ -88,7 +89,7 @@ class Workload:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
         self.script = ROOT / "tests" / "faulty" / f"{name}.py"
-        self.bench = Bench([sys.executable, str(self.script)], folder / "sides", patience=120.0)
+        self.bench = bench_of([sys.executable, str(self.script)])
 
     def tune(self, *, budget: float) -> None:
         """Search as a user does."""

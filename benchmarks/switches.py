@@ -17,12 +17,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benches import bench_of
 from stories import RESULTS
 from story_common import FOLDERS, scratch, shown
 
 from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
-from hasten.measurement.side import Bench, Frequencies
+from hasten.measurement.side import Frequencies
 from hasten.records import Settings, Trial, to_json
 from hasten.reports import format
 from hasten.stats import Estimate
@@ -53,7 +54,7 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
     with (folder / "output.txt").open("wb") as output:
         run, _ = measure(words, wanted=Wanted(quick=True, seconds=10.0, script_output=output.fileno()), root=folder)
     first = situation_of(run, {})
-    bench = Bench([sys.executable, *words], folder / "sides", patience=120.0)
+    bench = bench_of([sys.executable, *words])
     found: dict[str, Trial] = {}
     for settings in SWITCHES[name] + (ON_A_GPU[name] if not first.case.on_cpu else []):
         ((switch, value),) = settings.items()

@@ -29,11 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from benches import bench_of
 from by_hand import CASES, SCRIPTS, Case, expected_kind
 
 from hasten.fixes.catalog import CATALOG
 from hasten.fixes.fix import situation_of
-from hasten.measurement.side import Bench, Frequencies
+from hasten.measurement.side import Frequencies
 from hasten.records import Run, Settings, Tuning, from_json, to_json
 from hasten.stats import Estimate, paired_speedup
 from hasten.tuning.edits import write_edits
@@ -92,10 +93,7 @@ def comparisons(
     """The script against the plan (with its edits), against the mended script, and these two against each other."""
     manner = manner_of(situation_of(run, {}), tuning.settings)
     commands = {"script": [script], "plan": [edited(script, tuning, folder)], "mended": [script, "--mended"]}
-    benches = {
-        side: Bench([sys.executable, *map(str, words)], folder / f"sides-{side}", patience=120.0)
-        for side, words in commands.items()
-    }
+    benches = {side: bench_of([sys.executable, *map(str, words)]) for side, words in commands.items()}
     settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "mended": {}}
     work = {"script": 1.0, "plan": 1.0, "mended": mended_steps}  # steps that do the work of one faulty step
     found: dict[str, Compared] = {}

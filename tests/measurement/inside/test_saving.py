@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import shutil
+import sys
 
 import pytest
 import torch
@@ -48,19 +49,23 @@ def test_saving_can_be_left_out_and_put_back(marks):
     assert os.listdir() == ["b.pt"]
 
 
-def test_a_framework_is_followed_once_it_is_imported(marks, tmp_path, monkeypatch, patches):
+def test_a_framework_is_followed_once_it_is_imported(tmp_path, monkeypatch, patches):
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate/__init__.py").write_text("")
     (tmp_path / "accelerate/accelerator.py").write_text(
         "class Accelerator:\n    def save_state(self, folder):\n        return folder\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in __import__("sys").modules if name.partition(".")[0] == "accelerate"]:
-        monkeypatch.delitem(__import__("sys").modules, name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "accelerate"]:
+        monkeypatch.delitem(sys.modules, name)
+    marks = Marks()
+    saving.install(marks, patches)
     from accelerate.accelerator import Accelerator
 
     assert Accelerator().save_state("there") == "there"
     assert [kind for kind, *_ in marks.spans] == ["checkpoint"]
+    for name in ("accelerate", "accelerate.accelerator"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

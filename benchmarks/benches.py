@@ -1,0 +1,16 @@
+"""A bench for the launches of one benchmark, in a scratch folder that is gone when the benchmark ends."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+
+from hasten.measurement.sandbox.workspace import Workspace
+from hasten.measurement.side import Bench
+
+
+def bench_of(command: Sequence[str]) -> Bench:
+    """Where sides of this command are launched."""
+    workspace = Workspace().__enter__()
+    atexit.register(workspace.__exit__)
+    return Bench(command, workspace, patience=120.0)
