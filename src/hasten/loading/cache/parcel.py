@@ -39,9 +39,12 @@ class Opened:
     seconds: float
     """What the value took to prepare."""
 
+    is_trusted: bool = True
+    """Whether it lay in memory of this run's own."""
+
     def unpacked(self) -> Unpacked:
         """The value; it views the parcel's memory."""
-        return unpack(self.packed.header, self.packed.buffers[0])
+        return unpack(self.packed.header, self.packed.buffers[0], is_trusted=self.is_trusted)
 
 
 def size_of(packed: Packed) -> int:
@@ -75,7 +78,7 @@ def open_parcel(memory: memoryview, key: bytes, *, checked: bool) -> Opened | No
     header, size, seconds, _ = _REST.unpack_from(memory, _CHECKED_FROM)
     start = aligned(HEAD_SIZE + header)
     packed = Packed(memory[HEAD_SIZE : HEAD_SIZE + header], [memory[start:]], size)
-    return Opened(packed, seconds)
+    return Opened(packed, seconds, is_trusted=not checked)
 
 
 def _checksum(pieces: Sequence[bytes | memoryview]) -> int:
