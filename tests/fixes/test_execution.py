@@ -165,6 +165,51 @@ def test_debugging_aids_stay_off(put_on):
     profiler.export_chrome_trace("/nowhere/at/all.json")
 
 
+CATCHING = """
+import torch
+
+def learn(loss):
+    loss.backward()
+
+def train(weight):
+    with torch.autograd.detect_anomaly():
+        for _ in range(3):
+            try:
+                learn((weight * float("inf")).sum() * 0.0)
+            except RuntimeError:
+                weight.grad = None
+"""
+
+
+def test_anomaly_detection_stays_on_where_the_script_catches_what_it_raises(put_on, tmp_path, site):
+    script = tmp_path / "catching.py"
+    script.write_text(CATCHING)
+    inside = {}
+    exec(compile(CATCHING, str(script), "exec"), inside)
+    put_on("no_debug")
+    weight = torch.ones(2, requires_grad=True)
+    inside["train"](weight)
+    assert weight.grad is None, "a gradient that is not a number was let pass"
+    assert "catches" in site.states["no_debug"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)])
+def test_a_head_that_some_steps_do_not_use_is_trained_as_with_gradients_of_zeros(put_on, kind):
+    def trained():
+        torch.manual_seed(0)
+        body, heads = nn.Linear(4, 4), nn.ModuleList(nn.Linear(4, 1) for _ in range(3))  # the last is never used
+        optimizer = kind([*body.parameters(), *heads.parameters()], lr=0.01)
+        for step in range(20):
+            optimizer.zero_grad(set_to_none=False)
+            heads[step % 7 == 0](body(torch.randn(8, 4))).square().mean().backward()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in (*body.parameters(), *heads.parameters())]
+
+    expected = trained()
+    put_on("set_to_none")
+    assert all(torch.equal(one, other) for one, other in zip(expected, trained()))
+
+
 def test_a_compiled_forward_is_the_same_function(site, monkeypatch):
     compiled = []
 

@@ -1,17 +1,22 @@
 """Debugging aids that were left on: anomaly detection and profilers.
 
-In: a site. Out: they stay off, and what reads a profiler's result finds it empty. Refuses nothing.
+In: a site. Out: they stay off, and what reads a profiler's result finds it empty. Refuses to keep anomaly
+detection off where the script may catch what it raises.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.autograd.profiler_util import EventList
 
 from hasten.fixes.inside.site import Site
+from hasten.measurement.inside.frames import user_place
 
 Function = Callable[..., object]
 PROFILERS = (torch.autograd.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.profiler.profile)
@@ -26,12 +31,46 @@ def no_debug(site: Site, fix: str, value: object) -> None:
     no_profiler(site, fix, value)
 
 
-def no_anomaly_detection(site: Site, _fix: str, _value: object) -> None:
-    """Anomaly detection alone stays off."""
+def no_anomaly_detection(site: Site, fix: str, _value: object) -> None:
+    """Anomaly detection alone stays off; but where the script may catch what it raises, it is left as it is."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     site.patches.on_undo(lambda: torch.set_anomaly_enabled(*before))  # once the function below is the script's again
     torch.set_anomaly_enabled(False)
-    site.patches.wrap(torch, "set_anomaly_enabled", _always_off)
+
+    def staying_off(original: Function) -> Function:
+        @functools.wraps(original)
+        def set_anomaly_enabled(mode: bool, *arguments: object, **settings: object) -> object:
+            place = user_place(sys._getframe(1)) if mode else None  # pyright: ignore[reportPrivateUsage]
+            if place is None or not _catches_backward(place[0]):
+                return original(False)
+            site.refuse(fix, "the script catches exceptions of backward, which may be anomaly detection's")
+            return original(mode, *arguments, **settings)
+
+        return set_anomaly_enabled
+
+    site.patches.wrap(torch, "set_anomaly_enabled", staying_off)
+
+
+@functools.cache
+def _catches_backward(file: str) -> bool:
+    """Whether a `try` of this file has a backward in it, or a function of the file that makes one; True if not known."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    bodies = {node.name: node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    making, found = {"backward", "manual_backward"}, -1
+    while found != len(making):  # whoever calls one that makes one makes one
+        found = len(making)
+        making |= {name for name, body in bodies.items() if making & _called_in(body)}
+    tries = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers]
+    return any(making & _called_in(inner) for node in tries for inner in node.body)
+
+
+def _called_in(node: ast.AST) -> set[str]:
+    calls = (inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    names = (getattr(call, "attr", None) or getattr(call, "id", None) for call in calls)
+    return {name for name in names if name is not None}
 
 
 def no_profiler(site: Site, _fix: str, _value: object) -> None:
@@ -60,14 +99,6 @@ def _doing_nothing(original: Function) -> Function:
         """It was never on."""
 
     return nothing
-
-
-def _always_off(original: Function) -> Function:
-    @functools.wraps(original)
-    def set_anomaly_enabled(*_arguments: object, **_settings: object) -> object:
-        return original(False)
-
-    return set_anomaly_enabled
 
 
 def _finding_nothing(original: Function) -> Function:

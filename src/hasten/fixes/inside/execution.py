@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
@@ -130,14 +130,31 @@ def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, 
 
 
 def set_to_none(site: Site, _fix: str, _value: object) -> None:
-    """Gradients are dropped between steps, not filled with zeros."""
+    """Gradients are dropped between steps, not filled with zeros.
+
+    A parameter that a step does not use has no gradient then, and an optimizer leaves it alone; with a gradient of zeros
+    its momentum and its weight decay go on. So it is given zeros before the optimizer's step.
+    """
+    had: set[int] = set()  # parameters that the script would have given zeros
+    asked: list[bool] = []
 
     def make(original: Function) -> Function:
         @functools.wraps(original)
         def zero_grad(self: object, set_to_none: bool = True) -> object:
+            if not set_to_none and not asked:
+                asked.append(True)
+                site.patches.on_undo(register_optimizer_step_pre_hook(as_asked).remove)
             return original(self, True)
 
         return zero_grad
+
+    def as_asked(optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    had.add(id(parameter))
+                elif id(parameter) in had:
+                    parameter.grad = torch.zeros_like(parameter)
 
     site.patches.wrap(Optimizer, "zero_grad", make)
     site.patches.wrap(nn.Module, "zero_grad", make)

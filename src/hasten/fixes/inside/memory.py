@@ -74,7 +74,7 @@ class _Survival:
         self._models: dict[int, _Model] = {}  # by the module's number, which is given again once the module is gone
         self._whole: list[Work] = []  # forwards since the last step that were made in one piece, two of them at most
         self._waiting: list[Work] | None = None  # forwards in pieces that the running backward has reached
-        self._clean = True  # gradients are None or zero: nothing was accumulated since the last zero_grad
+        self._zeroed: list[Optimizer | nn.Module] = []  # whose gradients are zero since the last backward
         site.around_forward(fix, self._forward)
         site.patches.wrap(torch.autograd, "backward", self._backward)
         site.patches.wrap(Optimizer, "zero_grad", self._zeroing)
@@ -162,16 +162,16 @@ class _Survival:
         @functools.wraps(original)
         def backward(*arguments: object, **settings: object) -> object:
             whole, self._whole = self._whole, []
-            clean, self._clean = self._clean, False
+            zeroed, self._zeroed = self._zeroed, []
             if len(whole) != 1:
                 return self._with_pieces(original, arguments, settings)
             work = whole[0]
-            clean = clean or work.has_no_gradients()
+            clean = not zeroed and work.has_no_gradients()
             try:
                 return original(*arguments, **settings)
             except Exception as error:
                 # Half a backward cannot be taken off gradients that were there before.
-                may_repeat = clean and not _is_special(*arguments, **settings)
+                may_repeat = (clean or work.is_part_of(zeroed)) and not _is_special(*arguments, **settings)
                 if not (ran_out(error) and may_repeat and self._has_a_way(work)):
                     raise
                 loss = arguments[0] if arguments else settings.get("tensors")
@@ -225,9 +225,9 @@ class _Survival:
 
     def _zeroing(self, original: Function) -> Function:
         @functools.wraps(original)
-        def zero_grad(*arguments: object, **settings: object) -> object:
-            self._clean = True
-            return original(*arguments, **settings)
+        def zero_grad(of: Optimizer | nn.Module, *arguments: object, **settings: object) -> object:
+            self._zeroed.append(of)
+            return original(of, *arguments, **settings)
 
         return zero_grad
 

@@ -9,13 +9,14 @@ Each piece draws from the random generators what it drew in its forward when it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 from weakref import ref
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.optim import Optimizer
 from torch.utils import _pytree
 
 from hasten.fixes.inside.chance import chance, chance_on, set_chance
@@ -87,6 +88,11 @@ class Work:
     def has_no_gradients(self) -> bool:
         """Whether nothing is accumulated in the model's parameters."""
         return all(p.grad is None for p in self._parameters)
+
+    def is_part_of(self, owners: Iterable[Optimizer | nn.Module]) -> bool:
+        """Whether each of the model's parameters belongs to one of these optimizers or modules."""
+        owned = {id(parameter) for owner in owners for parameter in _parameters_of(owner)}
+        return all(id(parameter) in owned for parameter in self._parameters)
 
     def alive(self) -> bool:
         """Whether a backward may still come."""
@@ -303,3 +309,11 @@ def has_rows(value: object) -> bool:
 
 def _needs_grad(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _parameters_of(owner: Optimizer | nn.Module) -> Iterator[torch.Tensor]:
+    if isinstance(owner, nn.Module):
+        yield from owner.parameters()
+    else:
+        for group in owner.param_groups:
+            yield from group["params"]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hasten.folders import cache_folder
-from hasten.loading.cache.ledger import ASIDE, QUIETLY, Ledger, is_ours
+from hasten.loading.cache.ledger import ASIDE, QUIETLY, Ledger, hold_aside, is_ours
 from hasten.loading.cache.parcel import HEAD_SIZE, KEY_SIZE, Opened, open_parcel, seal, size_at, size_of
 from hasten.loading.cache.tiers import MISSING, Missing
 from hasten.loading.memory.packing import Packed
@@ -106,6 +106,7 @@ class DiskTier:
             return False
         try:
             with open(aside, "r+b", buffering=0) as file:
+                hold_aside(file.fileno())
                 for piece in seal(key, packed, seconds=seconds, checked=True).pieces:
                     left = memoryview(piece)
                     while left.nbytes:

@@ -132,7 +132,8 @@ class Ledger:
             for entry in _entries(folder):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                    if entry.name.startswith(ASIDE) and time.time() - status.st_mtime > STALE:
+                    is_old = entry.name.startswith(ASIDE) and time.time() - status.st_mtime > STALE
+                    if is_old and not _is_held(entry.path):  # a clock may jump
                         os.unlink(entry.path)
                     else:
                         total += _cost(status.st_size)
@@ -203,6 +204,34 @@ def _remove(folder: Path) -> int:
         return 0
     finally:
         os.close(descriptor)
+
+
+def _is_held(path: str) -> bool:
+    """Whether somebody is writing a file that lies aside."""
+    if sys.platform == "win32":
+        return False
+    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hold_aside(descriptor: int) -> None:
+    """Keep a file that lies aside from being taken for a dead process's, for as long as it is open here."""
+    if sys.platform != "win32":
+        _locked(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether a file could be locked, which lasts until it is closed."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _make(path: Path, size: int) -> None:

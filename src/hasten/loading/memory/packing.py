@@ -104,7 +104,8 @@ def unpack(header: bytes | memoryview, memory: memoryview, *, is_trusted: bool =
         start += aligned(size)
     pickled = memoryview(header)[_HEAD.size * (1 + num_buffers) :]
     unpickler = pickle.Unpickler if is_trusted else _Careful
-    value = unpickler(io.BytesIO(pickled), buffers=map(memoryview, roots)).load()
+    views = map(memoryview, roots)  # pyright: ignore[reportArgumentType]
+    value = unpickler(io.BytesIO(pickled), buffers=views).load()
     return Unpacked(value, [weakref.ref(root) for root in roots])
 
 
