@@ -1,7 +1,8 @@
 """Fixes that break what is learnt, each in a way that a real one might. Called in the training process by name."""
 
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from hasten.fixes.inside.loaders import change_loaders
 
@@ -23,8 +24,58 @@ def remembered_samples(site, _fix, _value):
     change_loaders(site, lambda given: given.update(dataset=Remembering(given["dataset"])))
 
 
+def higher_loss(site, _fix, _value):
+    """The loss is one percent higher, at every seed."""
+
+    def higher(original):
+        def cross_entropy(*arguments, **settings):
+            loss = original(*arguments, **settings)
+            return loss + 0.01 * loss.detach()
+
+        return cross_entropy
+
+    site.patches.wrap(nn.functional, "cross_entropy", higher)
+
+
+def frozen_head(site, _fix, _value):
+    """The smallest parameter, a head's bias, is never trained."""
+
+    def before(optimizer, _arguments, _settings):
+        min(optimizer.param_groups[0]["params"], key=lambda parameter: parameter.numel()).grad = None
+
+    site.patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+
+
+def other_validation(site, _fix, _value):
+    """Held-out samples come in another order."""
+
+    def change(given):
+        if not given.get("shuffle"):
+            given["dataset"] = Subset(given["dataset"], range(len(given["dataset"]) - 1, -1, -1))
+
+    change_loaders(site, change)
+
+
+def later_zeros(site, _fix, _value):
+    """From the fourth epoch on, samples are empty."""
+    change_loaders(site, lambda given: given.update(dataset=Fading(given["dataset"])))
+
+
 def nothing(_site, _fix, _value):
     """A fix that changes nothing that is learnt."""
+
+
+class Fading(Dataset):
+    def __init__(self, dataset):
+        self.dataset, self.taken = dataset, 0
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        self.taken += 1
+        image, label = self.dataset[index]
+        return image * (self.taken <= 3 * len(self.dataset)), label
 
 
 class Remembering(Dataset):

@@ -37,10 +37,22 @@ if __name__ == "__main__":
             loss = nn.functional.cross_entropy(model(images), labels)
             {backward}
             optimizer.step()
+        {after}
 """
 HIDDEN = """for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
                 p.grad = g"""
-PLANTED = {"dropped_gradients": "identical", "remembered_samples": "identical", "nothing": "identical"}
+VALIDATION = """with torch.no_grad():
+            for images, labels in DataLoader(Crops(), batch_size=16):
+                model(images)"""
+PLANTED = {
+    "dropped_gradients": "identical",
+    "remembered_samples": "identical",
+    "nothing": "identical",
+    "higher_loss": "precision",
+    "frozen_head": "precision",
+    "other_validation": "identical",
+    "later_zeros": "identical",
+}
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +69,9 @@ def planted():
         del CATALOG[name]
 
 
-def judge_in(folder, workspace, *, backward="loss.backward()"):
+def judge_in(folder, workspace, *, backward="loss.backward()", after="pass"):
     script = folder / "train.py"
-    script.write_text(CROPS.format(backward=backward))
+    script.write_text(CROPS.format(backward=backward, after=after))
     shutil.copy(Path(__file__).with_name("planted.py"), folder)  # beside the script, where it is found by name
     bench = Bench([sys.executable, str(script)], workspace, patience=60.0)
     return Judge(bench=bench, step_seconds=0.002, steps_per_epoch=8)
@@ -70,6 +82,24 @@ def judge(tmp_path_factory):
     """One judge, whose launches of the script by itself serve every test."""
     with Workspace() as workspace:
         yield judge_in(tmp_path_factory.mktemp("crops"), workspace)
+
+
+@pytest.fixture(scope="module")
+def validating(tmp_path_factory):
+    """The same, of a script that validates after each epoch."""
+    with Workspace() as workspace:
+        yield judge_in(tmp_path_factory.mktemp("validating"), workspace, after=VALIDATION)
+
+
+@pytest.mark.parametrize("harm", ["higher_loss", "frozen_head", "other_validation", "later_zeros"])
+def test_no_planted_harm_is_proven(validating, harm):
+    checks = check_quality(validating, {harm: True})
+    assert verdict_of(checks) == "broken", [(check.what, check.state, check.text) for check in checks]
+
+
+def test_beside_a_validation_what_changes_nothing_is_proven(validating):
+    checks = check_quality(validating, {"nothing": True})
+    assert verdict_of(checks) == "proven" and states(checks)["validation"] == "passed"
 
 
 def states(checks):

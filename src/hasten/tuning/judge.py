@@ -36,7 +36,7 @@ DRAWN_ANEW: Settings = {"loader": True}  # that alone: what a sample draws follo
 TORCHS = ("num_workers",)  # fixes of any loader, under which samples draw otherwise
 LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut
 LASTING = KEEPING | {"persistent_workers"}  # fixes whose second epoch differs from the first
-EPOCHS = 2.2  # that must be seen, for samples to come again
+EPOCHS = 4.2  # that must be seen: samples come again, and what a script changes after a few epochs has changed
 
 
 class BaselineError(SideError):
@@ -66,7 +66,7 @@ class Judge:
 
     @property
     def num_steps(self) -> int:
-        """Two epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
+        """A few epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
         wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
         if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= LONGER * wanted:
             wanted = max(wanted, int(EPOCHS * self.steps_per_epoch))
@@ -158,7 +158,7 @@ def check_quality(judge: Judge, settings: Settings, *, looks_again: bool = True)
 def _check(judge: Judge, settings: Settings, checks: list[Check], *, looks_again: bool) -> None:
     baseline, plan = judge.told({}), judge.told(settings)
     checks += [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
-    if checks[0].state != "passed":
+    if checks[0].state != "passed" or checks[1].state == "failed":
         return
     guarantee = weakest(settings)
     checks.append(_variety(judge, settings, baseline, plan))
@@ -173,6 +173,11 @@ def _check(judge: Judge, settings: Settings, checks: list[Check], *, looks_again
     again = baseline if at_once else judge.told_by_base(base, number=1)
     batches = quality.batches_equal(baseline, plan, again)
     checks.append(batches)
+    held_out = quality.held_out_equal(baseline, plan, again)
+    if held_out is not None and held_out.state == "failed" and again is baseline:
+        held_out = quality.held_out_equal(baseline, plan, judge.told_by_base(base, number=1))
+    if held_out is not None:
+        checks.append(held_out)
     if batches.state == "passed" and guarantee == "identical":
         equal = quality.losses_identical(baseline, plan, again)
         if equal.state != "unknown":

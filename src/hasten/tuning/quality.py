@@ -85,6 +85,17 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
+def held_out_equal(baseline: Told, plan: Told, again: Told) -> Check | None:
+    """Validation sees the same data; `again` is the script once more. None where it saw none, or never sees the same."""
+    first, second, third = (told.get("held_out", []) for told in (baseline, plan, again))
+    number = min(len(first), len(second), len(third))
+    if not number or first[:number] != third[:number]:
+        return None
+    if first[:number] == second[:number]:
+        return passed("validation", f"{number} batches of validation are the same to the bit")
+    return failed("validation", "validation sees other data than without the plan")
+
+
 def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
     """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 

@@ -33,6 +33,7 @@ class Quality:
         self._perturb = perturb  # change every parameter in its last bit before the first batch is used
         self._losses: list[torch.Tensor] = []
         self._batches: list[str] = []
+        self._held_out: list[str] = []
         self._rows: list[list[str]] = []
         self._gradients: str | None = None
         self._before: list[torch.Tensor] | None = None  # sums of each parameter
@@ -64,14 +65,15 @@ class Quality:
         if len(self._batches) >= self.num_batches:
             return
         tensors = list(tensors_in(batch))
-        digest = hashlib.blake2b(digest_size=8)
-        for tensor in tensors:
-            digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
-            digest.update(_bytes_of(tensor))
-        self._batches.append(digest.hexdigest())
+        self._batches.append(_digest(tensors))
         first = next((t for t in tensors if t.dim()), None)
         rows = [] if first is None else [_short(_bytes_of(row)) for row in first]
         self._rows.append(rows)
+
+    def held_out_batch(self, batch: object) -> None:
+        """Fingerprint a batch of a validation."""
+        if len(self._held_out) < self.num_batches:
+            self._held_out.append(_digest(tensors_in(batch)))
 
     def _before_step(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if self._first is not None:
@@ -91,6 +93,7 @@ class Quality:
         return {
             "losses": [float(loss) for loss in self._losses],
             "batches": self._batches,
+            "held_out": self._held_out,
             "rows": self._rows,
             "gradients": self._gradients,
             "moved": moved,
@@ -129,6 +132,15 @@ def _sampled(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _digest(tensors: Iterable[torch.Tensor]) -> str:
+    """A fingerprint of a batch."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(_bytes_of(tensor))
+    return digest.hexdigest()
 
 
 def _short(data: bytes) -> str:

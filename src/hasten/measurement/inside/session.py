@@ -130,7 +130,9 @@ class Session:
     @_standing_aside
     def _length_of(self, number: int, iterator: object, batch: object) -> int:
         self.last_batch = batch
-        if self.quality is not None and torch.is_grad_enabled():
+        if self.quality is not None and not torch.is_grad_enabled():
+            self.quality.held_out_batch(batch)
+        elif self.quality is not None:
             self.quality.batch(batch)
             if self.own_samples is not None:
                 self.own_samples.batch(iterator, batch)
