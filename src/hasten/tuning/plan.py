@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,12 @@ else:
 from hasten.errors import DirectoryError, PlanError
 from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
-from hasten.records import Machine, Settings, Trial, Tuning, Value
+from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
 from hasten.reports import format
 from hasten.reports.tuning import outcome, taken_out, why_empty
 from hasten.safe_text import legible
+from hasten.tuning.judge import LASTING
+from hasten.tuning.quality import FEWEST_LOSSES
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes")
@@ -41,6 +44,7 @@ class Plan:
     command: tuple[str, ...] = ()
     proof: str = "not proven"
     baseline_rate: float | None = None  # samples a second
+    loss: Mapping[str, float] | None = None  # that the proof saw, its spread, and after how many steps
     machine: Mapping[str, str] = field(default_factory=dict)
     source: str = NAME
 
@@ -74,6 +78,7 @@ def read_plan(path: Path) -> Plan:
         command=tuple(made.get("command", ())),
         proof=made.get("proof", "not proven"),
         baseline_rate=made.get("baseline_rate"),
+        loss=_loss_of(made),
         machine={str(name): str(value) for name, value in machine.items()},
         source=str(path),
     )
@@ -86,6 +91,9 @@ _MADE: dict[str, tuple[type, ...]] = {
     "proof": (str,),
     "baseline_rate": (int, float),
     "plan_rate": (int, float),
+    "loss": (int, float),
+    "loss_spread": (int, float),
+    "loss_steps": (int,),
 }
 
 
@@ -115,6 +123,7 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
         command=plan.command,
         proof=plan.proof if checked(settings) == plan.settings else "not proven",
         baseline_rate=plan.baseline_rate,
+        loss=plan.loss,
         machine=plan.machine,
         source=plan.source,
     )
@@ -206,6 +215,11 @@ def plan_text(tuning: Tuning) -> str:
     if proof is not None and proof.baseline_rate and proof.plan_rate:
         lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples a second"]
         lines += [f"plan_rate = {proof.plan_rate:.5g}"]
+    if proof is not None and (seen := loss_seen(proof, tuning.settings)):
+        lines += [
+            f"loss = {seen['loss']:.6g}  # that the proof saw at the end of its steps; `hasten run` looks at it"
+        ]
+        lines += [f"loss_spread = {seen['spread']:.3g}", f"loss_steps = {seen['steps']}"]
     lines += [
         "",
         "[machine]",
@@ -214,6 +228,27 @@ def plan_text(tuning: Tuning) -> str:
         "[fixes]",
     ]
     return "\n".join([*lines, *_fix_lines(tuning)]) + "\n"
+
+
+def loss_seen(proof: Proof, settings: Settings) -> dict[str, float] | None:
+    """How low the loss was under the plan at the end of the proof's steps, and how it spreads; None: no loss was seen.
+
+    Nor is it told where epochs may have been cut short, for the same few batches are learnt sooner.
+    """
+    if LASTING & {*settings}:
+        return None
+    losses = [loss for loss in proof.plan_losses if loss is not None]
+    end = losses[2 * len(losses) // 3 :]
+    if len(losses) < FEWEST_LOSSES or len(losses) != len(proof.plan_losses):
+        return None
+    seeds = next((sides.plan for sides in proof.measured if sides.what == "loss"), ())
+    spreads = [statistics.stdev(values) for values in (end, seeds) if len(values) > 1]
+    return {"steps": len(losses), "loss": statistics.fmean(end), "spread": max(spreads)}
+
+
+def _loss_of(made: Mapping[str, Any]) -> dict[str, float] | None:
+    names = {"loss": "loss", "spread": "loss_spread", "steps": "loss_steps"}
+    return {name: made[key] for name, key in names.items()} if {*names.values()} <= {*made} else None
 
 
 def _header(tuning: Tuning) -> list[str]:

@@ -22,6 +22,7 @@ from hasten.measurement.inside.child import PLAN_VARIABLE
 from hasten.measurement.interventions import START
 from hasten.measurement.results import FOLLOWED, make_folder
 from hasten.records import Settings
+from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
 
 SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
@@ -85,6 +86,7 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
         "fixes": installers_of(settings),
         "unasked": [name for name in SURVIVAL if name not in plan.settings],
         "baseline": plan.baseline_rate,
+        "proof": dict(plan.loss) if plan.loss and plan.command == redacted(told) else None,
         "live": live,
         "diary": {
             "file": os.fspath((root / FOLLOWED).resolve()),
