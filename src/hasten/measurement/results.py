@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,9 +32,8 @@ def make_folder(folder: Path) -> Path:
     """Make a folder for a run's files. Raises DirectoryError when it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass  # it can be written to; of a name of its own, for others may be looking as well
     except OSError as error:
         raise DirectoryError(
             f"cannot write to {folder} ({error.strerror}); run from a directory that you may write to"

@@ -42,5 +42,5 @@ def csv_of(run: Run) -> str:
 
 def _no_formula(name: str) -> str:
     """A phase's name that no spreadsheet runs."""
-    name = legible(name)
+    name = legible(name).strip()
     return f"'{name}" if name[:1] in FORMULA else name

@@ -118,6 +118,10 @@ def write_edits(edits: Sequence[Edit]) -> list[str]:
     told: list[str] = []
     for edit in edits:
         path = Path(edit.file)
+        # A record is data: what it names outside is not touched.
+        if path.suffix != ".py" or not path.resolve().is_relative_to(Path.cwd().resolve()):
+            told.append(f"left {edit.file} as it is: it is no script below this folder; apply the diff by hand")
+            continue
         try:
             text = path.read_bytes().decode("utf-8")
             end = "\r\n" if "\r\n" in text else "\n"
