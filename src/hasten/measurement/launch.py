@@ -29,7 +29,7 @@ from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.resources import ResourceSampler
-from hasten.measurement.watching import Watch, statuses_in
+from hasten.measurement.watching import Status, Watch, statuses_in
 from hasten.records import ResourceSample
 from hasten.safe_text import legible
 
@@ -43,7 +43,7 @@ class Outcome:
     exit_code: int | None  # None: hasten ended it, its window being full
     raws: list[dict[str, Any]] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
-    statuses: list[list[Any]] = field(default_factory=list)
+    statuses: list[Status] = field(default_factory=list)
     samples: list[ResourceSample] = field(default_factory=list)
     started: float = 0.0  # perf_counter at the start
     seconds: float = 0.0
@@ -98,7 +98,7 @@ class Launch:
     output: int | None = None  # descriptor for its output (and, where the spec says "quiet", its errors); None: ours
     patience: float = 60.0  # seconds for a first step
     longest: float = float("inf")  # seconds for everything
-    on_status: Callable[[list[object]], object] = lambda _: None
+    on_status: Callable[[Status], object] = lambda _: None
     apart: bool = False  # in a process group of its own, in which it can be stopped
     _stood: float = 0.0  # seconds that it was stopped
     _stopped_at: float | None = None

@@ -24,6 +24,7 @@ from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
+from hasten.measurement.watching import Status
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -100,7 +101,7 @@ class Bench:
         *,
         spec: Mapping[str, object],
         environment: Mapping[str, str],
-        on_status: Callable[[list[object]], object] = lambda _: None,
+        on_status: Callable[[Status], object] = lambda _: None,
     ) -> Seen:
         """One launch. Raises SideError where the script does not train in it."""
         with self.prepared(spec, environment, on_status=on_status) as launch:
@@ -132,7 +133,7 @@ class Bench:
         spec: Mapping[str, object],
         environment: Mapping[str, str],
         *,
-        on_status: Callable[[list[object]], object] = lambda _: None,
+        on_status: Callable[[Status], object] = lambda _: None,
         apart: bool = False,
     ) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""

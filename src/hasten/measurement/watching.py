@@ -11,9 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from hasten.errors import NoStepError
 
+# State, steps, seconds measured, backwards, segment: see `inside.status`.
+Status = tuple[Literal["imported", "loading", "warming up", "measuring", "done"], int, float, int, str]
 STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
 GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
 
@@ -28,7 +33,7 @@ class Watch:
         *,
         patience: float,
         longest: float,
-        on_status: Callable[[list[object]], object] = lambda _: None,
+        on_status: Callable[[Status], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.exit_code: int | None = None  # None: hasten ended it
@@ -38,7 +43,7 @@ class Watch:
         self._started = self._moved_at = clock()
         self._full_at: float | None = None
         self._stepped = False
-        self._last: list[list[object]] | None = None
+        self._last: list[Status] | None = None
 
     def over(self) -> bool:
         """Whether it is. Raises NoStepError where no step, no further one, or no full window came in time."""
@@ -66,7 +71,7 @@ class Watch:
         self._check_patience(now, statuses)
         return False
 
-    def _check_patience(self, now: float, statuses: Sequence[Sequence[object]]) -> None:
+    def _check_patience(self, now: float, statuses: Sequence[Status]) -> None:
         taken, patience = now - self._started, self._patience
         if not self._stepped and taken > patience:
             raise NoStepError(_no_step(statuses, patience))
@@ -82,7 +87,7 @@ def _ended_by_us(path: Path) -> bool:
     return False
 
 
-def _no_step(statuses: Sequence[Sequence[object]], patience: float) -> str:
+def _no_step(statuses: Sequence[Status], patience: float) -> str:
     waited = f"no optimizer step in {patience:.0f} s"
     if not statuses:
         return (
@@ -96,10 +101,10 @@ def _no_step(statuses: Sequence[Sequence[object]], patience: float) -> str:
     return f"{waited}; if the script prepares for longer, raise --wait; if it does not train, hasten cannot help"
 
 
-def statuses_in(folder: Path) -> list[list[object]]:
-    """What each process has told last."""
-    found: list[list[object]] = []
+def statuses_in(folder: Path) -> list[Status]:
+    """What each process has told last; what is no status is not there yet."""
+    found: list[Status] = []
     for path in folder.glob("status-*"):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+        with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode(path.read_bytes(), type=Status))
     return found

@@ -53,11 +53,11 @@ def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record")
     try:
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("version")
         newer = version is not None and msgspec.json.decode(version, type=int) > RECORD_VERSION
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordError(f"{source} is torn or not a hasten record ({error}); measure again") from None
     if newer:
         raise RecordError(f"{source} was written by a newer hasten; run `pip install --upgrade hasten`")
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordError(f"{source} is not a hasten {kind.__name__} ({error}); measure again") from None
