@@ -145,6 +145,18 @@ def test_a_run_that_has_no_memory_left_goes_on_and_loses_no_step(put_on, in_back
     assert "no step is lost" in capfd.readouterr().err
 
 
+def test_what_was_accumulated_is_not_dropped_because_another_model_was_zeroed(put_on):
+    """As a discriminator's optimizer is between two backwards of its generator."""
+    put_on("micro_batch", "auto")
+    model, other = Hungry(99, in_backward=True), nn.Linear(1, 1)
+    model(torch.ones(16, 4)).square().mean().backward()
+    model.most = 5
+    torch.optim.SGD(other.parameters(), lr=0.1).zero_grad()
+    loss = model(torch.ones(16, 4)).square().mean()
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        loss.backward()
+
+
 def test_without_shortage_nothing_changes(put_on):
     expected = fit(Hungry(99))
     put_on("micro_batch", "auto")

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from pages import full_run, search
 
 from hasten.errors import DirectoryError, PlanError
 from hasten.records import Interval, Machine, Proof, Skipped, Trial, Tuning
@@ -163,6 +164,17 @@ def test_a_plan_of_another_script_is_refused():
     with pytest.raises(PlanError, match=r"hasten tune other\.py"):
         doubts(plan, MACHINE, ("other.py",))
     assert doubts(plan, MACHINE, ("src/train.py", "--lr", "2")) == []
+
+
+def test_the_loss_that_the_proof_saw_is_in_the_plan_and_read_back(tmp_path):
+    tuning = search(full_run())
+    proven = msgspec.structs.replace(tuning, settings={"bf16": True})
+    path = tmp_path / "hasten.toml"
+    write_plan(path, proven)
+    seen = read_plan(path).loss
+    assert seen["steps"] == 40 and seen["loss"] == pytest.approx(2.0 - 0.011 * 33, abs=0.02) and seen["spread"] > 0
+    write_plan(path, msgspec.structs.replace(tuning, settings={"cache": "auto"}))
+    assert read_plan(path).loss is None, "epochs of its proof may have been cut short"
 
 
 def test_on_another_machine_it_says_which_lines_are_in_doubt():
