@@ -14,6 +14,7 @@ import pytest
 from command import HASTEN, environment, train, write
 
 from hasten.errors import DirectoryError
+from hasten.measurement.inside import patches
 from hasten.measurement.sandbox import guard, workspace
 from hasten.measurement.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
 
@@ -51,11 +52,13 @@ def test_of_a_workspace_nothing_is_left(base):
 
 
 @pytest.mark.parametrize("form", ["landlock", "redirect"])
-def test_where_a_form_is_forbidden_the_next_one_serves(base, monkeypatch, form):
+def test_where_a_form_is_forbidden_the_next_one_serves(base, monkeypatch, capsys, form):
     works = workspace._works
     monkeypatch.setattr(workspace, "_works", lambda one, base: one == form and works(one, base))
+    monkeypatch.setattr(patches, "_warned", set())
     with Workspace() as made:
         assert made.form == form
+    assert ("stay changed" in capsys.readouterr().err) == (form == "redirect"), "what is not held back is said before"
 
 
 def test_a_form_can_be_forced(base, monkeypatch):

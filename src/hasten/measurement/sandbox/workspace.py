@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hasten.errors import DirectoryError
 from hasten.folders import is_private
+from hasten.measurement.inside.patches import warn
 from hasten.measurement.sandbox import guard
 from hasten.measurement.sandbox.redirect import caches
 from hasten.records import SandboxForm
@@ -26,6 +27,7 @@ FORCE = "HASTEN_SANDBOX"  # variable: the form to use, instead of the strongest 
 FORMS: tuple[SandboxForm, ...] = ("overlay", "landlock", "redirect")  # the strongest first
 PREFIX = "hasten-"
 LOCK = "lock"
+UNHELD = "neither overlayfs nor Landlock works here: files that other programs of the script's change stay changed"
 PATIENCE = 10.0  # seconds for trying a form, and for the guard to leave
 HERE = Path(__file__).parent
 
@@ -41,6 +43,8 @@ class Workspace:
         self._num_launches = 0
         try:
             self.form, base = _choose()
+            if self.form == "redirect" and not os.environ.get(FORCE):
+                warn(UNHELD)
             _sweep(base)
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base)).resolve()
             self._around.callback(guard.remove, os.fspath(self.folder))
