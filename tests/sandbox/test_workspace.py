@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -191,3 +192,15 @@ def test_files_beside_the_scratch_folder_and_links_above_it_are_seen(tmp_path):
     answer = ran("overlay", ["sh", "-c", asks], scratch, cwd=tmp_path)
     assert answer.stdout == "besideinnernew\n.:\nbeside.txt\nfolder\nlink\nscratch\n\nfolder:\n", answer.stderr
     assert (tmp_path / "beside.txt").read_text() == "beside" and tree_of(tmp_path / "folder") == before
+
+
+def test_who_listens_outside_is_heard(tmp_path):
+    """An ssh agent, a display server or a Ray cluster, whose sockets lie among temporary files."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{short}/agent")
+        server.listen()
+        asks = f"import socket; socket.socket(socket.AF_UNIX).connect({short!r} + '/agent')"
+        answer = ran("overlay", [sys.executable, "-c", asks], scratch, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr

@@ -65,6 +65,20 @@ def read_mounts() -> dict[str, Mount]:
         return {mount.folder: mount for mount in map(Mount, file)}
 
 
+def sockets() -> set[str]:
+    """Where processes of this machine listen, as agents, display servers and clusters do: files that are sockets."""
+    with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        paths = {line.rstrip("\n").partition(" /")[2] for line in file}
+    return {f"/{path}" for path in paths if path and _is_socket(f"/{path}")}
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 class Overlay:
     """A private root in which every folder on a disk is covered by a layer that takes all writes.
 
@@ -90,6 +104,9 @@ class Overlay:
         for folder in inner:
             if not self._is_real(folder):
                 self._place(folder)
+        for path in sockets():  # nobody listens at what a layer shows
+            if not self._is_real(path) and os.path.lexists(self.root + path):
+                _mount(path, self.root + path, flags=BIND)
 
     def enter(self) -> None:
         """Make it the root of this process."""
