@@ -7,6 +7,7 @@ import torch
 from samples import Nested, same
 from torch.utils.data import DataLoader
 
+from hasten.loading.crew.processes import Processes
 from hasten.loading.epoch.staffing import Look, Seen, Staff, corrected, usable_cores
 from hasten.loading.loader import Loader
 from hasten.loading.tally import Tally
@@ -97,3 +98,23 @@ def test_workers_that_were_to_leave_stay_for_an_epoch_that_begins_anew():
     next(batches)
     batches._crew.resize(1)
     assert same(list(loader), list(DataLoader(Nested(200), 4)))
+
+
+def test_where_no_more_workers_can_be_started_those_that_are_there_go_on(monkeypatch):
+    """As under `ulimit -u`, or where memory is too short for a fork."""
+
+    refused = []
+
+    def refuse(_self, number):
+        refused.append(number)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("hasten.loading.epoch.staffing.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("hasten.loading.epoch.staffing.LEAST_BATCHES", 2)
+    monkeypatch.setattr("hasten.loading.epoch.feed.corrected", lambda staff, _seen, *, cores: Staff(4, staff.factor))
+    loader = Loader(Sleeping(300), 4, num_workers="auto")
+    batches = iter(loader)
+    taken = [next(batches)]
+    monkeypatch.setattr(Processes, "_start", refuse)
+    taken += batches
+    assert len(taken) == 75 and refused

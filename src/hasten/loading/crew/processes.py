@@ -139,6 +139,9 @@ class Processes:
             )
             reader.close()
             raise
+        except OSError:  # no more processes, or no memory for one
+            reader.close()
+            raise
         finally:
             writer.close()
         hand = Hand(number, process, reader)
