@@ -194,6 +194,15 @@ def test_files_beside_the_scratch_folder_and_links_above_it_are_seen(tmp_path):
     assert (tmp_path / "beside.txt").read_text() == "beside" and tree_of(tmp_path / "folder") == before
 
 
+def test_a_crowded_folder_is_no_place_for_scratch_folders(tmp_path):
+    """Each of its entries would have to be made anew in every launch."""
+    for number in range(2010):
+        (tmp_path / f"{number}").touch()
+    (tmp_path / "scratch").mkdir()
+    assert ran("overlay", ["true"], tmp_path / "scratch", cwd=tmp_path).returncode == 125
+    assert not workspace._works("overlay", tmp_path)
+
+
 def test_who_listens_outside_is_heard(tmp_path):
     """An ssh agent, a display server or a Ray cluster, whose sockets lie among temporary files."""
     scratch = tmp_path / "scratch"

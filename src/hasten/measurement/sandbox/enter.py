@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -25,6 +26,8 @@ BIND, RECURSIVE, PRIVATE, DETACH = 4096, 16384, 1 << 18, 2
 NO_NEW_PRIVILEGES = 38
 STAY_REAL = ("/dev", "/proc", "/sys", "/run")  # devices and what lives as long as the machine is on
 SMALL = 16 << 20  # bytes of a file beside the scratch folder that is copied; a larger one cannot be written to
+COPIED = 64 << 20  # bytes of all such files
+MOST_ENTRIES = 2000  # of a folder that is made anew; a larger one takes too long
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same number on every architecture
 WRITES = 1 << 1 | sum(1 << n for n in range(4, 13))  # write a file; remove or make anything
@@ -93,7 +96,7 @@ class Overlay:
         self.mounts = read_mounts()
         below = [shown, *(self.mounts if in_user_namespace else ())]
         self.opened = {above for path in below if not self._is_real(path) for above in _above(path)}
-        self.number = 0
+        self.number = self.copied = 0
 
     def build(self) -> None:
         """Mount it all below `root`."""
@@ -123,7 +126,10 @@ class Overlay:
 
     def _mirror(self, folder: str) -> None:
         """A folder that no layer can cover: its entries, each by itself."""
-        for entry in os.scandir(folder):
+        entries = list(os.scandir(folder))
+        if len(entries) > MOST_ENTRIES:
+            raise OSError(errno.E2BIG, f"{folder} has {len(entries)} entries")
+        for entry in entries:
             target = self.root + entry.path
             if entry.path == self.shown:
                 os.mkdir(target)
@@ -143,7 +149,9 @@ class Overlay:
     def _mirror_file(self, entry: os.DirEntry[str], target: str) -> None:
         status = entry.stat(follow_symlinks=False)
         is_file = stat.S_ISREG(status.st_mode)
-        if is_file and status.st_size <= SMALL and os.access(entry.path, os.R_OK):
+        may_copy = is_file and os.access(entry.path, os.R_OK)
+        if may_copy and status.st_size <= min(SMALL, COPIED - self.copied):
+            self.copied += status.st_size
             shutil.copy2(entry.path, target)
             return
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
