@@ -129,6 +129,20 @@ def test_what_learns_in_evaluation_mode_goes_on_learning(evaluated):
     assert evaluated(torch.ones(1, 2)).requires_grad, "another place"
 
 
+def test_a_function_that_validates_and_trains_goes_on_training(evaluated):
+    """As where a network with frozen statistics learns in evaluation mode."""
+
+    def through():
+        return evaluated(torch.ones(1, 2))
+
+    for _ in range(8):
+        validated = through()
+    assert not validated.requires_grad
+    for _ in range(8):
+        through().sum().backward()
+    assert evaluated.weight.grad.tolist() == [[9.0, 9.0]]
+
+
 def test_outputs_that_are_kept_may_be_meant_for_a_backward(evaluated):
     kept = [evaluated(torch.ones(1, 2)).sum() for _ in range(8)]
     sum(kept).backward()

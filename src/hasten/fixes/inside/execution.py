@@ -21,7 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
-from hasten.measurement.inside.frames import Place, user_place
+from hasten.measurement.inside.frames import Lines, lines_above
 from hasten.measurement.inside.nests import tensors_in, with_tensors
 
 Function = Callable[..., object]
@@ -204,8 +204,9 @@ def cpu_threads(site: Site, _fix: str, value: object) -> None:
 def no_grad_validation(site: Site, fix: str, _value: object) -> None:
     """A forward in evaluation mode records nothing for a backward that never comes.
 
-    Whether one comes is seen at each place that the script calls the model from: the first outputs there are recorded as
-    ever, and only where those were dropped without a backward is nothing recorded from then on.
+    Whether one comes is seen for each way by which the script calls the model, all lines of it, for a function may serve
+    validation and training: the first outputs there are recorded as ever, and only where those were dropped without a
+    backward is nothing recorded from then on.
     """
     places = _Validations()
 
@@ -219,7 +220,7 @@ def no_grad_validation(site: Site, fix: str, _value: object) -> None:
             or any(tensor.requires_grad for tensor in tensors_in((arguments, settings)))
         ):
             return forward(*arguments, **settings)
-        place = user_place(sys._getframe())  # pyright: ignore[reportPrivateUsage]
+        place = lines_above(sys._getframe())  # pyright: ignore[reportPrivateUsage]
         if places.is_validation(place):
             with torch.no_grad():
                 return forward(*arguments, **settings)
@@ -234,11 +235,11 @@ class _Validations:
     """The places from which a model is called in evaluation mode, and what became of its outputs."""
 
     def __init__(self) -> None:
-        self._watched: dict[Place | None, list[list[weakref.ref[Function]]]] = {}  # the last outputs' hooks
-        self._dropped: dict[Place | None, int] = {}  # outputs in a row
-        self._learning: set[Place | None] = set()
+        self._watched: dict[Lines, list[list[weakref.ref[Function]]]] = {}  # the last outputs' hooks
+        self._dropped: dict[Lines, int] = {}  # outputs in a row
+        self._learning: set[Lines] = set()
 
-    def is_validation(self, place: Place | None) -> bool:
+    def is_validation(self, place: Lines) -> bool:
         """Whether outputs made there were dropped, and no backward ever reached one."""
         watched = self._watched.setdefault(place, [])
         if len(watched) > 1:  # the last one is still in the script's variables
@@ -246,7 +247,7 @@ class _Validations:
             self._dropped[place] = self._dropped.get(place, 0) + 1 if dropped else 0
         return place not in self._learning and self._dropped.get(place, 0) >= ENOUGH
 
-    def watch(self, place: Place | None, output: object) -> None:
+    def watch(self, place: Lines, output: object) -> None:
         """Note whether a backward reaches this output."""
         hooks: list[weakref.ref[Function]] = []
         for tensor in tensors_in(output):

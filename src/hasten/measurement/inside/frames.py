@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 Place = tuple[str, int, str]
+Lines = tuple[tuple[CodeType, int], ...]
 
 USER, LIBRARY, INSIDE = 2, 1, 0
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -64,6 +65,16 @@ def user_place(frame: FrameType | None) -> Place | None:
     if library is None:
         return None
     return _place(library)
+
+
+def lines_above(frame: FrameType | None) -> Lines:
+    """Every line, of the user's and of libraries but torch, that is running at or above `frame`; the innermost first."""
+    found: list[tuple[CodeType, int]] = []
+    while frame is not None:
+        if kind_of(frame.f_code) != INSIDE:
+            found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _place(frame: FrameType) -> Place:
