@@ -73,6 +73,7 @@ class Proof(Record, frozen=True):
     measured: tuple[BothSides, ...] = ()
     baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
+    plan_batches: tuple[float, ...] = ()  # mean of the first tensor of each batch, in the same launch
     beside: Settings = {}  # that the baseline's losses were seen under, for it draws the plan's random numbers there
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it

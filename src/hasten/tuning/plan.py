@@ -44,7 +44,9 @@ class Plan:
     command: tuple[str, ...] = ()
     proof: str = "not proven"
     baseline_rate: float | None = None  # samples a second
-    loss: Mapping[str, float] | None = None  # that the proof saw, its spread, and after how many steps
+    seen: Mapping[str, float] = field(
+        default_factory=dict
+    )  # what the proof saw of losses and batches: see `what_was_seen`
     machine: Mapping[str, str] = field(default_factory=dict)
     source: str = NAME
 
@@ -78,7 +80,7 @@ def read_plan(path: Path) -> Plan:
         command=tuple(made.get("command", ())),
         proof=made.get("proof", "not proven"),
         baseline_rate=made.get("baseline_rate"),
-        loss=_loss_of(made),
+        seen=_seen(made),
         machine={str(name): str(value) for name, value in machine.items()},
         source=str(path),
     )
@@ -94,6 +96,8 @@ _MADE: dict[str, tuple[type, ...]] = {
     "loss": (int, float),
     "loss_spread": (int, float),
     "loss_steps": (int,),
+    "batch_mean": (int, float),
+    "batch_spread": (int, float),
 }
 
 
@@ -123,7 +127,7 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
         command=plan.command,
         proof=plan.proof if checked(settings) == plan.settings else "not proven",
         baseline_rate=plan.baseline_rate,
-        loss=plan.loss,
+        seen=plan.seen,
         machine=plan.machine,
         source=plan.source,
     )
@@ -215,11 +219,8 @@ def plan_text(tuning: Tuning) -> str:
     if proof is not None and proof.baseline_rate and proof.plan_rate:
         lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples a second"]
         lines += [f"plan_rate = {proof.plan_rate:.5g}"]
-    if proof is not None and (seen := loss_seen(proof, tuning.settings)):
-        lines += [
-            f"loss = {seen['loss']:.6g}  # that the proof saw at the end of its steps; `hasten run` looks at it"
-        ]
-        lines += [f"loss_spread = {seen['spread']:.3g}", f"loss_steps = {seen['steps']}"]
+    if proof is not None:
+        lines += [f"{name} = {value:.6g}" for name, value in what_was_seen(proof, tuning.settings).items()]
     lines += [
         "",
         "[machine]",
@@ -230,25 +231,29 @@ def plan_text(tuning: Tuning) -> str:
     return "\n".join([*lines, *_fix_lines(tuning)]) + "\n"
 
 
-def loss_seen(proof: Proof, settings: Settings) -> dict[str, float] | None:
-    """How low the loss was under the plan at the end of the proof's steps, and how it spreads; None: no loss was seen.
+SEEN = ("loss", "loss_spread", "loss_steps", "batch_mean", "batch_spread")
 
-    Nor is it told where epochs may have been cut short, for the same few batches are learnt sooner.
+
+def what_was_seen(proof: Proof, settings: Settings) -> dict[str, float]:
+    """What `hasten run` looks at: how low the loss was under the plan after the proof's steps, and what batches were like.
+
+    The loss is not told where epochs may have been cut short, for the same few batches are learnt sooner.
     """
-    if LASTING & {*settings}:
-        return None
+    found: dict[str, float] = {}
     losses = [loss for loss in proof.plan_losses if loss is not None]
     end = losses[2 * len(losses) // 3 :]
-    if len(losses) < FEWEST_LOSSES or len(losses) != len(proof.plan_losses):
-        return None
-    seeds = next((sides.plan for sides in proof.measured if sides.what == "loss"), ())
-    spreads = [statistics.stdev(values) for values in (end, seeds) if len(values) > 1]
-    return {"steps": len(losses), "loss": statistics.fmean(end), "spread": max(spreads)}
+    if len(losses) >= FEWEST_LOSSES and len(losses) == len(proof.plan_losses) and not LASTING & {*settings}:
+        seeds = next((sides.plan for sides in proof.measured if sides.what == "loss"), ())
+        spread = max(statistics.stdev(values) for values in (end, seeds) if len(values) > 1)
+        found = {"loss": statistics.fmean(end), "loss_spread": spread, "loss_steps": len(losses)}
+    if len(proof.plan_batches) >= FEWEST_LOSSES:
+        found["batch_mean"] = statistics.fmean(proof.plan_batches)
+        found["batch_spread"] = statistics.stdev(proof.plan_batches)
+    return found
 
 
-def _loss_of(made: Mapping[str, Any]) -> dict[str, float] | None:
-    names = {"loss": "loss", "spread": "loss_spread", "steps": "loss_steps"}
-    return {name: made[key] for name, key in names.items()} if {*names.values()} <= {*made} else None
+def _seen(made: Mapping[str, Any]) -> dict[str, float]:
+    return {name: made[name] for name in SEEN if name in made}
 
 
 def _header(tuning: Tuning) -> list[str]:

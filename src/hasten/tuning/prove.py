@@ -93,6 +93,7 @@ def prove(
         baseline_losses=_losses(judge, beside),
         beside=beside,
         plan_losses=_losses(judge, kept),
+        plan_batches=_means(judge, kept),
         checks=tuple(checks),
         broken_by=tuple(broken),
         broken_because=tuple(broken.values()),
@@ -177,6 +178,12 @@ def _losses(judge: Judge, settings: Settings) -> tuple[float | None, ...]:
     """The losses of a launch that was made already; none where it was not."""
     told = judge.told_before(settings) or {}
     return tuple(loss if math.isfinite(loss) else None for loss in told.get("losses", ()))
+
+
+def _means(judge: Judge, settings: Settings) -> tuple[float, ...]:
+    """The mean of each batch of a launch that was made already; none where one has none."""
+    means = (judge.told_before(settings) or {}).get("means", ())
+    return tuple(means) if all(mean is not None and math.isfinite(mean) for mean in means) else ()
 
 
 def _speed(trial: Trial, *, sooner: bool) -> Check:

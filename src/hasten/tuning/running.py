@@ -86,7 +86,7 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
         "fixes": installers_of(settings),
         "unasked": [name for name in SURVIVAL if name not in plan.settings],
         "baseline": plan.baseline_rate,
-        "proof": dict(plan.loss) if plan.loss and plan.command == redacted(told) else None,
+        "proof": dict(plan.seen) if plan.command == redacted(told) else {},
         "live": live,
         "diary": {
             "file": os.fspath((root / FOLLOWED).resolve()),

@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hasten.measurement.inside.losses import Losses
 from hasten.measurement.inside.pace import Pace
 from hasten.measurement.inside.patches import Patches
+from hasten.measurement.inside.seen import Seen
 
 
 def follow(spec: Mapping[str, Any]) -> Patches:
-    """Put the plan's fixes on, count steps, and look at losses."""
+    """Put the plan's fixes on, count steps, and look at losses and batches."""
     patches = Patches()
     for plugin in spec["plugins"]:
         module, _, function = plugin.partition(":")
         getattr(importlib.import_module(module), function)(spec, Path(), patches)
     Pace(patches, baseline=spec.get("baseline"), diary=spec.get("diary"))
-    if spec.get("proof") is not None:
-        Losses(patches, spec["proof"])
+    if spec.get("proof"):
+        Seen(patches, spec["proof"])
     if spec.get("live") and multiprocessing.parent_process() is None and int(os.environ.get("RANK", "0") or 0) == 0:
         from hasten.measurement.inside.live import Live
 

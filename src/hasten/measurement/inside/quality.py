@@ -34,6 +34,7 @@ class Quality:
         self._losses: list[torch.Tensor] = []
         self._batches: list[str] = []
         self._held_out: list[str] = []
+        self._means: list[float | None] = []
         self._rows: list[list[str]] = []
         self._gradients: str | None = None
         self._before: list[torch.Tensor] | None = None  # sums of each parameter
@@ -67,6 +68,7 @@ class Quality:
         tensors = list(tensors_in(batch))
         self._batches.append(_digest(tensors))
         first = next((t for t in tensors if t.dim()), None)
+        self._means.append(mean_of(tensors))
         rows = [] if first is None else [_short(_bytes_of(row)) for row in first]
         self._rows.append(rows)
 
@@ -94,6 +96,7 @@ class Quality:
             "losses": [float(loss) for loss in self._losses],
             "batches": self._batches,
             "held_out": self._held_out,
+            "means": self._means,
             "rows": self._rows,
             "gradients": self._gradients,
             "moved": moved,
@@ -132,6 +135,14 @@ def _sampled(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def mean_of(tensors: Iterable[torch.Tensor]) -> float | None:
+    """Mean of a batch's first tensor of numbers, for a look at whether batches are what they were; None: there is none."""
+    first = next(
+        (t for t in tensors if t.dim() and t.device.type == "cpu" and t.numel() and not t.is_complex()), None
+    )
+    return None if first is None or first.layout != torch.strided else float(first.mean(dtype=torch.float64))
 
 
 def _digest(tensors: Iterable[torch.Tensor]) -> str:

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from hasten.measurement.inside import patches as patching
-from hasten.measurement.inside.losses import EVERY, Losses
+from hasten.measurement.inside.seen import EVERY, Seen
+
+PROOF = {"loss_steps": 12, "loss": 1.0, "loss_spread": 0.01, "batch_mean": 0.5, "batch_spread": 0.01}
 
 
 @pytest.fixture
@@ -13,7 +16,7 @@ def trained(patches, capsys, monkeypatch):
     monkeypatch.setattr(patching, "_warned", set())
 
     def train(losses):
-        Losses(patches, {"steps": 12, "loss": 1.0, "spread": 0.01})
+        Seen(patches, PROOF)
         for loss in losses:
             (torch.ones(1, requires_grad=True) * loss).sum().backward()
         return capsys.readouterr().err
@@ -42,7 +45,17 @@ def test_a_loss_that_becomes_no_number_is_told_once(trained):
 
 
 def test_what_is_no_single_loss_is_let_pass(patches, trained):
-    Losses(patches, {"steps": 12, "loss": 1.0, "spread": 0.01})
+    Seen(patches, PROOF)
     values = torch.ones(2, requires_grad=True)
     for _ in range(20):
         (values * 9).backward(torch.ones(2))
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(1.0, False), (0.0, True), (float("nan"), True)])
+def test_batches_that_become_others_are_told(patches, capsys, monkeypatch, factor, is_told):
+    monkeypatch.setattr(patching, "_warned", set())
+    Seen(patches, PROOF)
+    rows = factor * torch.rand(4 * EVERY, 64, generator=torch.Generator().manual_seed(0))
+    for _ in DataLoader(rows, 2):
+        pass
+    assert (f"batch {EVERY} have a mean of" in capsys.readouterr().err) == is_told
