@@ -98,7 +98,9 @@ def test_a_folder_for_a_result_is_never_anothers(tmp_path, monkeypatch):
     assert results.new_folder(tmp_path) != results.new_folder(tmp_path)
 
 
-def test_an_edit_is_applied_to_a_script_below_the_working_directory_and_nowhere_else(tmp_path, monkeypatch):
+def test_an_edit_of_a_record_is_applied_to_a_script_below_the_working_directory_and_nowhere_else(
+    tmp_path, monkeypatch
+):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -107,7 +109,7 @@ def test_an_edit_is_applied_to_a_script_below_the_working_directory_and_nowhere_
         edit = Edit(
             kind="", file=str(path), line=1, diff="--- a\n+++ b\n@@ -1 +1 @@\n-a\n+b\n", because="", recoverable=1.0
         )
-        assert "left" in write_edits([edit])[0] and path.read_text() == "a\n"
+        assert "left" in write_edits([edit], within=work)[0] and path.read_text() == "a\n"
 
 
 # ------------------------------------------------------------------------------------------------- code that is run

@@ -67,9 +67,11 @@ def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool
     from hasten.tuning.plan import check_place, write_plan
 
     check_place(wanted.plan)
-    tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
+    resume = wanted.resume if resume is None else resume
+    tuning = _search(wanted, resume=resume)
     write_plan(wanted.plan, tuning)
-    for line in write_edits(tuning.edits) if (wanted.write if write is None else write) else ():
+    within = Path.cwd() if resume else None  # what a record names outside is not touched
+    for line in write_edits(tuning.edits, within=within) if (wanted.write if write is None else write) else ():
         tell(line)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
     if wanted.json:

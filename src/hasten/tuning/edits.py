@@ -110,16 +110,15 @@ def _parses(text: str) -> bool:
     return True
 
 
-def write_edits(edits: Sequence[Edit]) -> list[str]:
+def write_edits(edits: Sequence[Edit], *, within: Path | None = None) -> list[str]:
     """Apply edits to their files; what became of each, in words. A file that has changed meanwhile is left alone.
 
-    Raises DirectoryError.
+    `within`: only to scripts below this folder, for a record may name any. Raises DirectoryError.
     """
     told: list[str] = []
     for edit in edits:
         path = Path(edit.file)
-        # A record is data: what it names outside is not touched.
-        if path.suffix != ".py" or not path.resolve().is_relative_to(Path.cwd().resolve()):
+        if within is not None and not (path.suffix == ".py" and path.resolve().is_relative_to(within.resolve())):
             told.append(f"left {edit.file} as it is: it is no script below this folder; apply the diff by hand")
             continue
         try:
