@@ -78,7 +78,7 @@ def left_of(folder):
 
 def test_while_one_works_neither_the_other_nor_its_workers_do_and_one_may_be_done_early(workspace):
     one, other = run_in_turns([side_of(workspace, "one", seconds=0.8), side_of(workspace, "other")])
-    assert len(other.segments) >= len(one.segments) >= 8
+    assert len(other.segments) >= len(one.segments) >= 6
     assert one.parts["regular"] == pytest.approx(0.012, abs=0.008)  # the time of the other is not in it
     first, second = spells(workspace.folder / "one.log"), spells(workspace.folder / "other.log")
     assert len(first) >= 4 and len(second) >= 4

@@ -67,10 +67,10 @@ def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool
     from hasten.tuning.plan import check_place, write_plan
 
     check_place(wanted.plan)
-    resume = wanted.resume if resume is None else resume
-    tuning = _search(wanted, resume=resume)
+    goes_on = wanted.resume if resume is None else resume
+    tuning = _search(wanted, resume=goes_on)
     write_plan(wanted.plan, tuning)
-    within = Path.cwd() if resume else None  # what a record names outside is not touched
+    within = Path.cwd() if goes_on else None  # what a record names outside is not touched
     for line in write_edits(tuning.edits, within=within) if (wanted.write if write is None else write) else ():
         tell(line)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
