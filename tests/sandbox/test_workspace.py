@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from command import HASTEN, environment, train, write
 
-from hasten.errors import DirectoryError
+from hasten.errors import CommandError, DirectoryError
 from hasten.measurement.inside import patches
 from hasten.measurement.sandbox import guard, workspace
 from hasten.measurement.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
@@ -66,6 +66,16 @@ def test_a_form_can_be_forced(base, monkeypatch):
     monkeypatch.setenv(FORCE, "redirect")
     with Workspace() as made:
         assert made.form == "redirect"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"), [("none", "there is overlay, landlock, redirect"), ("overlay", "unset it")]
+)
+def test_a_form_that_there_is_not_is_refused(base, monkeypatch, asked, answer):
+    monkeypatch.setenv(FORCE, asked)
+    monkeypatch.setattr(workspace, "_works", lambda _form, _base: False)
+    with pytest.raises(CommandError, match=answer):
+        Workspace().__enter__()
 
 
 def test_without_any_folder_for_temporary_files_it_says_what_to_do(base, monkeypatch):

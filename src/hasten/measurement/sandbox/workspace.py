@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from hasten.errors import DirectoryError
+from hasten.errors import CommandError, DirectoryError
 from hasten.folders import is_private
 from hasten.measurement.inside.patches import warn
 from hasten.measurement.sandbox import guard
@@ -92,8 +92,10 @@ def _program(name: str) -> list[str]:
 
 @functools.cache
 def _choose() -> tuple[SandboxForm, Path]:
-    """The strongest form that works here, and the folder for scratch folders. Raises DirectoryError."""
-    forced = os.environ.get(FORCE)
+    """The strongest form that works here, and the folder for scratch folders. Raises DirectoryError, and CommandError."""
+    forced = os.environ.get(FORCE) or None
+    if forced not in (None, *FORMS):
+        raise CommandError(f"{FORCE}={forced} is no form of the sandbox; there is {', '.join(FORMS)}")
     bases = [path for path in _bases() if path.is_dir() and os.access(path, os.W_OK | os.X_OK)]
     for form in FORMS[:-1] if sys.platform == "linux" else ():
         if forced in (None, form):
@@ -102,6 +104,8 @@ def _choose() -> tuple[SandboxForm, Path]:
                     return form, base
     if not bases:
         raise DirectoryError("no folder for temporary files can be written to; set TMPDIR to one that can")
+    if forced not in (None, "redirect"):
+        raise CommandError(f"{FORCE}={forced} does not work here; unset it, and the strongest form that does is used")
     return "redirect", bases[0]
 
 
