@@ -161,14 +161,18 @@ def _guarded(folder: Path, lock: int) -> Generator[None]:
     if os.name != "posix":
         yield
         return
-    process = subprocess.Popen(
-        [*_program("guard.py"), os.fspath(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[lock],
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            [*_program("guard.py"), os.fspath(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[lock],
+            start_new_session=True,
+        )
+    except OSError:  # no more processes: then without
+        yield
+        return
     try:
         yield
     finally:
