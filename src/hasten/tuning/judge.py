@@ -209,7 +209,9 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
         if found[0].state != "passed":
             return {}
         if judge.time_left() > 4 * SEEDS[0] * judge.launch_seconds:  # what decides follows, and takes as long
-            found.append(quality.named("drawn anew", quality.within_band(*judge.seeds({}, drawn, SEEDS[0]))))
+            found.append(
+                quality.named("drawn anew", quality.within_band(*judge.seeds({}, drawn, SEEDS[0]), is_script=True))
+            )
     except SideError:
         return {}
     checks += found
