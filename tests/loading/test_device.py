@@ -12,6 +12,12 @@ from hasten.loading.loader import Loader
 pytestmark = pytest.mark.gpu
 
 
+def work():
+    """A matrix whose product keeps the device busy for longer than a copy takes."""
+    side = 4096 if torch.cuda.mem_get_info()[1] > 2 << 30 else 128
+    return torch.randn(side, side, device="cuda")
+
+
 class Large(Dataset):
     """A number of its own in each of a megabyte's values, so that a slot reused too soon shows."""
 
@@ -40,7 +46,7 @@ def test_batches_on_the_device_are_the_same(num_workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_no_slot_is_reused_while_it_is_copied(num_workers):
-    busy = torch.randn(4096, 4096, device="cuda")
+    busy = work()
     for _ in range(3):
         for images, numbers in Loader(Large(), 8, num_workers=num_workers, device="cuda"):
             busy = (busy @ busy).clamp(-1, 1)  # keeps the consumer's stream behind
@@ -49,7 +55,7 @@ def test_no_slot_is_reused_while_it_is_copied(num_workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pinned_batches_may_be_copied_later_than_they_are_dropped(num_workers):
-    busy = torch.randn(4096, 4096, device="cuda")
+    busy = work()
     kept = []
     for images, numbers in Loader(Large(), 8, num_workers=num_workers, pin_memory=True):
         assert images.is_pinned()

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.devices import accelerator
 from hasten.errors import DeviceError
 from hasten.loading.cache.budget import Forecast, parse_budget
 from hasten.loading.epoch.feed import Feed
@@ -129,8 +130,8 @@ class Loader(DataLoader[T], Generic[T]):
 
     def _settings(self) -> Settings:
         device = self.device
-        if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError(f"device='{device}' is wanted, and torch sees no CUDA device: leave device out")
+        if device is not None and device.type != "cpu" and not accelerator.is_available(device):
+            raise DeviceError(f"device='{device}' is wanted, and torch sees no such device: leave device out")
         return Settings(
             device=None if device is None or device.type == "cpu" else device,
             cache=self.cache or None,

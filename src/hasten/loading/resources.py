@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
+from hasten.devices import cuda
 from hasten.loading.cache.budget import Forecast, available_memory
 from hasten.loading.cache.cache import Cache
 from hasten.loading.cache.opening import cache_for, is_still_right, log
@@ -26,7 +27,7 @@ from hasten.loading.crew.threads import Threads
 from hasten.loading.crew.worker import threads_as_there
 from hasten.loading.datasets.prefix import Finder
 from hasten.loading.epoch.staffing import MOST_PER_CORE, usable_cores
-from hasten.loading.epoch.transfer import consumed, pin
+from hasten.loading.epoch.transfer import consumed
 from hasten.loading.memory.arena import Arena
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.slots import Slots
@@ -163,10 +164,10 @@ def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe, k
 
 
 def _slots(loader: DataLoader[Any], settings: Settings, *, is_shared: bool) -> Slots:
-    pins = (loader.pin_memory or settings.device is not None) and torch.cuda.is_available()
+    pins = (loader.pin_memory or settings.device is not None) and cuda.is_available()
     return Slots(
         Arena(int(available_memory() * SLOTS_SHARE), is_shared=is_shared),
-        pin=pin if pins else None,
+        pin=cuda.pin if pins else None,
         when_returned=consumed if pins else None,
     )
 

@@ -41,9 +41,12 @@ def environment_for(folder: Path, extra: Mapping[str, str], *, view: Path | None
 
 
 def plugin_environment(extra: Mapping[str, str], folders: Sequence[Path] = ()) -> dict[str, str]:
-    """The environment in which torch calls the plug-in at the end of its import; `folders` are on the path as well."""
-    path = [os.fspath(folder.resolve()) for folder in (AUTOLOAD, *folders)]
-    if os.pathsep in "".join(path):
+    """The environment in which torch calls the plug-in at the end of its import; `folders` are on the path as well.
+
+    The plug-in is the last on the path: a device of somebody else's that torch loads as well is in place by then.
+    """
+    first, last = [os.fspath(folder.resolve()) for folder in folders], os.fspath(AUTOLOAD.resolve())
+    if os.pathsep in "".join([*first, last]):
         raise DirectoryError(
             f"hasten is installed in {AUTOLOAD.parent}, and PYTHONPATH cannot hold a {os.pathsep!r}; install it elsewhere"
         )
@@ -51,5 +54,5 @@ def plugin_environment(extra: Mapping[str, str], folders: Sequence[Path] = ()) -
     for name, separator in JOINED.items():
         if name in extra and os.environ.get(name):
             environment[name] = separator.join((os.environ[name], extra[name]))
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*path, environment.get("PYTHONPATH", "")]))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*first, environment.get("PYTHONPATH", ""), last]))
     return environment

@@ -158,7 +158,7 @@ def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str
             if TOGGLED[cause][0] not in on
         ],
         "replay": train is not None,
-        "device_replay": train is not None and facts.device == "cuda",
+        "device_replay": facts.device if train is not None and facts.device != "cpu" else None,
         "join": train is not None and shares.regular < 0.25,
         "drain": train is not None and shares.of("data_wait") >= WORTH,
     }
@@ -213,7 +213,7 @@ def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts
         if on_cpu and {"amx_bf16", "avx512_bf16"} & set(machine.cpu_features):
             found.append(("full_precision", True))
         if not on_cpu:
-            found += [("full_precision", True), *([] if facts.tf32 else [("tf32", True)])]
+            found += [("full_precision", True), *([("tf32", True)] if facts.tf32 is False else [])]
     convolutions = any(m.num_convolutions and not m.channels_last for m in facts.models)
     if compute >= 0.2 and convolutions and not compiled:
         found.append(("channels_first", True))

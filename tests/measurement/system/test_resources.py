@@ -13,7 +13,7 @@ import pytest
 from hasten.cgroup import CgroupMemory
 from hasten.measurement.system import resources
 from hasten.measurement.system.box import BoxCounters, MemoryCounters, parse_cpu, parse_meminfo, within
-from hasten.measurement.system.nvml import Nvml
+from hasten.devices.nvml import Nvml
 from hasten.measurement.system.proctree import (
     ProcessCounters,
     ProcessTree,

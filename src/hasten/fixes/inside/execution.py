@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hasten.devices import cuda
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.frames import Lines, lines_above
 from hasten.measurement.inside.nests import tensors_in, with_tensors
@@ -162,9 +163,7 @@ def set_to_none(site: Site, _fix: str, _value: object) -> None:
 
 def cudnn_benchmark(site: Site, _fix: str, value: object) -> None:
     """cuDNN tries its algorithms on each new shape and keeps the fastest; or does not."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = bool(value)
-    site.patches.on_undo(lambda: setattr(torch.backends.cudnn, "benchmark", before))
+    site.patches.on_undo(cuda.autotune(bool(value)))
 
 
 def flush_denormal(site: Site, _fix: str, _value: object) -> None:

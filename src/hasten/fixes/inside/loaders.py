@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hasten.devices import accelerator
 from hasten.fixes.inside.changing import state_of
 from hasten.fixes.inside.site import NotApplicableError, Site
 from hasten.measurement.inside.nests import tensors_in
@@ -131,15 +132,15 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
 
 def pin_memory(site: Site, _fix: str, _value: object) -> None:
     """Batches lie in pinned memory, from which a GPU copies faster and by itself."""
-    if not torch.cuda.is_available():
-        raise NotApplicableError("there is no CUDA device to copy to")
+    if not accelerator.is_available():
+        raise NotApplicableError("there is no device to copy to")
     change_loaders(site, lambda given: given.update(pin_memory=True))
 
 
 def non_blocking(site: Site, _fix: str, _value: object) -> None:
     """Copies of a loader's pinned batches to the GPU do not make the host wait; the script's own buffers do."""
-    if not torch.cuda.is_available():
-        raise NotApplicableError("there is no CUDA device to copy to")
+    if not accelerator.is_available():
+        raise NotApplicableError("there is no device to copy to")
 
     handed_out: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
 
@@ -169,8 +170,9 @@ def non_blocking(site: Site, _fix: str, _value: object) -> None:
         from hasten.loading.epoch.feed import Feed
 
         site.patches.wrap(Feed, "__next__", marking)
-    site.patches.wrap(torch.Tensor, "to", without_waiting)
-    site.patches.wrap(torch.Tensor, "cuda", without_waiting)
+    for name in ("to", str(accelerator.built_for())):
+        if hasattr(torch.Tensor, name):  # there is no Tensor.mps
+            site.patches.wrap(torch.Tensor, name, without_waiting)
 
 
 _changes: dict[Site, list[Callable[[Given], Made]]] = {}  # until its patches are undone

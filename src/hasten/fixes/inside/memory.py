@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from hasten.devices import cuda
 from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
@@ -90,7 +91,7 @@ class _Survival:
         model = self._models.get(id(module))
         if model is None or model.module() is not module:
             model = self._models[id(module)] = _Model(module)
-        if model.exchanges or (model.device == "cuda" and _is_captured()):
+        if model.exchanges or cuda.is_capturing():
             return forward(*arguments, **settings)
         work = Work(module, forward, arguments, settings, device=model.device)
         pieces = self._wanted(work) if self._pieces or self.least_pieces > 1 or self.most_samples else 1
@@ -252,8 +253,3 @@ def _exchanges() -> bool:
     """Whether gradients are exchanged with other processes: nothing may be done twice then."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-
-
-def _is_captured() -> bool:
-    """Whether launches are recorded for a graph: nor may they be."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

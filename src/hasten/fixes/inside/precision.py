@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 import torch
 from torch import nn
 
+from hasten.devices import cuda
 from hasten.fixes.inside.loss_scale import scale_losses
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.nests import to_float32
@@ -38,7 +39,7 @@ def bf16(site: Site, fix: str, _value: object) -> None:
 
 def fp16(site: Site, fix: str, _value: object) -> None:
     """The roots' forward under float16 autocast, the loss scaled so that small gradients survive."""
-    if not torch.cuda.is_available():
+    if not cuda.is_available():
         raise NotApplicableError("float16 training needs a CUDA device")
     site.on_model(fix, lambda module: _check_autocast(fix, module))
     site.around_forward(fix, _under(torch.float16, _Options(site)))
@@ -47,10 +48,9 @@ def fp16(site: Site, fix: str, _value: object) -> None:
 
 def tf32(site: Site, _fix: str, _value: object) -> None:
     """Products of float32 on NVIDIA's tensor cores, with 10 bits of mantissa."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+    if not cuda.has_tf32():
         raise NotApplicableError("it needs an NVIDIA GPU of compute capability 8.0 or later")
-    _keep(site, torch.backends.cuda.matmul, "allow_tf32", True)
-    _keep(site, torch.backends.cudnn, "allow_tf32", True)
+    site.patches.on_undo(cuda.allow_tf32())
 
 
 def matmul_precision(site: Site, _fix: str, value: object) -> None:
@@ -58,12 +58,6 @@ def matmul_precision(site: Site, _fix: str, value: object) -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(str(value))
     site.patches.on_undo(lambda: torch.set_float32_matmul_precision(before))
-
-
-def _keep(site: Site, owner: object, name: str, value: object) -> None:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    site.patches.on_undo(lambda: setattr(owner, name, before))
 
 
 def _check_autocast(fix: str, module: nn.Module) -> None:
@@ -76,7 +70,7 @@ def _check_autocast(fix: str, module: nn.Module) -> None:
         raise NotApplicableError(f"the model's parameters are {names}, not float32")
     if torch.is_autocast_enabled(device):
         raise NotApplicableError("the script uses autocast itself")
-    if fix == "bf16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if fix == "bf16" and device == "cuda" and not cuda.has_bf16():
         raise NotApplicableError("this GPU has no bfloat16 units")
 
 

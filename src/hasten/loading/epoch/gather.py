@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
 
+from hasten.devices import accelerator
 from hasten.loading.generators import kept
 
 NUM_CHECKED = 5  # samples that are collated by torch, to compare
@@ -55,7 +56,9 @@ class Columns:
         device = self.tensors[0].device
         if device.type != "cpu":
             indices = (
-                indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+                indices.pin_memory().to(device, non_blocking=True)
+                if accelerator.has_streams(device)
+                else indices.to(device)
             )
         if self.rows is not None:
             indices = self.rows[indices]

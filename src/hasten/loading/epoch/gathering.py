@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from hasten.devices import accelerator
 from hasten.loading.epoch.epochs import Epochs
 from hasten.loading.epoch.gather import Columns
 from hasten.loading.epoch.order import batches_of_indices
@@ -66,13 +67,13 @@ class Gathering(Epochs):
 def _near(columns: Columns, settings: Settings) -> Columns:
     """The columns on the device, where they fit there; moved once, and again when they have changed."""
     device = settings.device
-    if device is None or device.type != "cuda":
+    if device is None:
         return columns
     known = settings.record.on_device
     if known is not None and known[0] == columns.state:
         return known[1]
     settings.record.on_device = None
-    if columns.num_bytes > DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+    if columns.num_bytes > DEVICE_SHARE * accelerator.free_memory(device):
         return columns
     moved = columns.to(device)
     settings.record.on_device = columns.state, moved

@@ -10,7 +10,6 @@ consumer's stream waits for the event, not the host.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from hasten.devices import accelerator
 from hasten.loading.images.scaling import scale_batch
 from hasten.loading.memory.nest import LateImages, map_tensors
 
@@ -27,7 +27,7 @@ class Crossing:
     """A batch on its way."""
 
     batch: Any
-    event: torch.cuda.Event | None
+    event: torch.Event | None
     """Over when the copy is; None where it was over at once."""
 
 
@@ -35,7 +35,7 @@ def transfer_to(device: torch.device | None) -> Transfer | Direct | None:
     """What brings batches to a device; None for those that stay."""
     if device is None:
         return None
-    return Transfer(device) if device.type == "cuda" else Direct(device)
+    return Transfer(device) if accelerator.has_streams(device) else Direct(device)
 
 
 class Direct:
@@ -54,17 +54,17 @@ class Direct:
 
 
 class Transfer:
-    """Copies batches to a CUDA device on a stream of its own."""
+    """Copies batches to a device on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)
-        self._leaving: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._stream = accelerator.new_stream(device)
+        self._leaving: deque[tuple[Any, torch.Event]] = deque()
 
     def send(self, batch: Any) -> Crossing:
         """Begin to copy a batch, and make floats of its images there."""
-        event = torch.cuda.Event()
-        with torch.cuda.stream(self._stream):
+        event = accelerator.new_event()
+        with accelerator.on_stream(self._stream):
             sent = map_tensors(batch, lambda value: _copied(value, self.device))
             event.record(self._stream)
         self._leaving.append((batch, event))
@@ -72,7 +72,7 @@ class Transfer:
 
     def receive(self, crossing: Crossing) -> Any:
         """The batch, for use on the current stream."""
-        consumer = torch.cuda.current_stream(self.device)
+        consumer = accelerator.current_stream(self.device)
         if crossing.event is not None:
             consumer.wait_event(crossing.event)
         map_tensors(crossing.batch, lambda tensor: tensor.record_stream(consumer))
@@ -87,16 +87,8 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
     return value.to(device, non_blocking=True)
 
 
-def pin(address: int, size: int) -> Callable[[], object] | None:
-    """Lock memory into RAM, for the device to copy from; what undoes it. None where that cannot be done."""
-    runtime: Any = torch.cuda.cudart()
-    if int(runtime.cudaHostRegister(address, size, 0)) != 0:
-        return None
-    return functools.partial(runtime.cudaHostUnregister, address)
-
-
 def consumed() -> Callable[[], bool]:
     """Whether what has been asked of the current stream so far is done: copies from pinned memory among it."""
-    event = torch.cuda.Event()
+    event = accelerator.new_event()
     event.record()
     return event.query

@@ -3,32 +3,20 @@
 In: the beginning and end of spans on the host. Out: their seconds on the device, once the device has got there.
 Refuses to synchronise: an event is asked whether it has happened, and asked again a step later if it has not.
 
-Method: CUDA events recorded on the current stream at both ends of a span, taken from a pool; elapsed_time only after
-query() (as PyTorch's own documentation on CUDA semantics describes).
+Method: events recorded on the current stream at both ends of a span, taken from a pool; elapsed_time only after query()
+(as PyTorch's own documentation on CUDA semantics describes). A device whose events tell no time ends the clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Event
 
 MOST_PENDING = 4096  # spans that wait for their events; beyond, the span is dropped and counted
-
-
-class Event(Protocol):
-    """What is asked of a device event; torch.cuda.Event is one."""
-
-    def record(self) -> None:
-        """Put it into the current stream."""
-
-    def query(self) -> bool:
-        """Whether the device has passed it."""
-        ...
-
-    def elapsed_time(self, end_event: object) -> float:
-        """Milliseconds from this to another that the device has passed."""
-        ...
 
 
 class DeviceClock:
@@ -40,21 +28,23 @@ class DeviceClock:
         self._pool: list[Event] = []
         self._pending: deque[tuple[str, float, Event, Event]] = deque()
         self._open: list[Event | None] = []
+        self._has_ended = False  # the device has no events, or they tell no time
 
     def enter(self) -> None:
         """A span begins; only the outermost is timed."""
         event = None
-        if not self._open and len(self._pending) < MOST_PENDING:
+        if not self._open and len(self._pending) < MOST_PENDING and not self._has_ended:
             event = self._record()
         self._open.append(event)
 
     def leave(self, kind: str, start: float) -> None:
         """The span that began last ends; `start` is when it began on the host."""
         first = self._open.pop() if self._open else None
-        if first is not None:
-            self._pending.append((kind, start, first, self._record()))
+        last = self._record() if first is not None else None
+        if first is not None and last is not None:
+            self._pending.append((kind, start, first, last))
 
-    def _record(self) -> Event:
+    def _record(self) -> Event | None:
         if self._pool:
             event = self._pool.pop()
             try:
@@ -62,8 +52,12 @@ class DeviceClock:
                 return event
             except RuntimeError:
                 pass  # it belongs to another device than the one in use now
-        event = self._new_event()
-        event.record()
+        try:
+            event = self._new_event()
+            event.record()
+        except RuntimeError:
+            self._has_ended = True
+            return None
         return event
 
     def poll(self) -> None:
@@ -72,6 +66,10 @@ class DeviceClock:
             kind, start, first, last = self._pending.popleft()
             try:
                 self.spans.append((kind, start, first.elapsed_time(last) / 1e3))
+            except NotImplementedError:
+                self._has_ended = True
+                self._pending.clear()
+                return
             except RuntimeError:
                 continue  # the span began on one device and ended on another
             self._pool += [first, last]

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from hasten.devices import cuda
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.session import Session
@@ -79,8 +80,8 @@ def gather(session: Session) -> dict[str, object]:
             "anomaly_detection": torch.is_anomaly_enabled(),
             "profiler": session.profiler_seen,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "cudnn_benchmark": torch.backends.cudnn.benchmark if device == "cuda" else None,
-            "tf32": torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None,
+            "cudnn_benchmark": cuda.autotunes() if device == "cuda" else None,
+            "tf32": cuda.allows_tf32() if device == "cuda" else None,
             "num_input_shapes": roots.num_shapes(),
             "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
             "device": device,
@@ -94,7 +95,7 @@ def gather(session: Session) -> dict[str, object]:
 
 def _device(models: list[dict[str, object]]) -> str:
     devices = [d for m in models for d in m["devices"]]  # type: ignore[attr-defined]
-    return "cuda" if "cuda" in devices else str(devices[0]) if devices else "cpu"
+    return next((str(d) for d in devices if d != "cpu"), "cpu")
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:

@@ -19,6 +19,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.devices import accelerator
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.trackers import Trackers
@@ -83,8 +84,8 @@ class Meter:
                 found["times_baseline"] = found["samples_per_second"] / self.baseline
         if (resident := resident_bytes()) is not None:
             found["memory_bytes"] = float(resident)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            found["gpu_memory_bytes"] = float(torch.cuda.memory_allocated())
+        if accelerator.is_in_use():
+            found["gpu_memory_bytes"] = float(accelerator.memory_in_use())
         self._begin(now)
         return found
 

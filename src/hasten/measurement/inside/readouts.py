@@ -14,6 +14,7 @@ from types import ModuleType
 
 import torch
 
+from hasten.devices import accelerator
 from hasten.measurement.inside.frames import caller_is_user
 from hasten.measurement.inside.marks import Marks, spanned
 from hasten.measurement.inside.patches import Patches
@@ -35,8 +36,7 @@ SYNC_POINTS = {
 
 def install(marks: Marks, patches: Patches) -> None:
     """Put every hook on."""
-    # Asking whether CUDA is available would initialise it before the script does.
-    if torch.version.cuda is not None or torch.version.hip is not None:
+    if accelerator.built_for() is not None:
         _hook_copies(marks, patches)
     for name, label in SYNC_POINTS.items():
         patches.wrap(torch.Tensor, name, functools.partial(_sync, marks, label))
@@ -47,11 +47,11 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
     def make(original: Function) -> Function:
         @functools.wraps(original)
         def move(self: torch.Tensor, *arguments: object, **settings: object) -> object:
-            if not marks.full or self.is_cuda or not marks.here():
+            if not marks.full or self.device.type != "cpu" or not marks.here():
                 return original(self, *arguments, **settings)
             start = marks.now()
             result = original(self, *arguments, **settings)
-            if isinstance(result, torch.Tensor) and result.is_cuda:
+            if isinstance(result, torch.Tensor) and result.device.type != "cpu":
                 waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
                 size = self.numel() * self.element_size()
                 marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
@@ -59,8 +59,9 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
 
         return move
 
-    patches.wrap(torch.Tensor, "to", make)
-    patches.wrap(torch.Tensor, "cuda", make)
+    for name in ("to", str(accelerator.built_for())):
+        if hasattr(torch.Tensor, name):  # there is no Tensor.mps
+            patches.wrap(torch.Tensor, name, make)
 
 
 def _sync(marks: Marks, label: str, original: Function) -> Function:

@@ -20,9 +20,12 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from hasten.devices import accelerator
 from hasten.measurement.inside.marks import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Marks
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
+
+_DEVICES = {"cpu", accelerator.built_for() or "cpu"}
 
 _marks: Marks | None = None  # module level, so that a model saved whole names its hooks and does not hold a run
 _stack: list[tuple[int, float | None]] = []
@@ -65,7 +68,7 @@ def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: obje
     inputs = next(tensors_in(arguments, most=1), None)
     shape = tuple(inputs.shape) if inputs is not None else ()
     flags = TRAINING * module.training + GRAD * torch.is_grad_enabled()
-    flags += AUTOCAST * (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+    flags += AUTOCAST * any(map(torch.is_autocast_enabled, _DEVICES))
     if not flags & TRAINING:
         flags += OUTPUT_GRAD * any(tensor.requires_grad for tensor in tensors_in(output, most=4))
     known = _shapes.setdefault(shape, len(_shapes)) if len(_shapes) < 1000 else -1

@@ -12,6 +12,8 @@ import sys
 
 import torch
 
+from hasten.devices import accelerator
+
 PHRASES = ("can't allocate memory", "CUDA error: out of memory")  # of the CPU's allocator, and of libraries'
 
 
@@ -28,8 +30,7 @@ def make_room() -> None:
     trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    accelerator.give_back_memory()
 
 
 @functools.cache

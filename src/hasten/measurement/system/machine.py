@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from hasten.cgroup import find_cgroup, read_memory, read_quota
-from hasten.measurement.system.nvml import Nvml
+from hasten.devices.nvml import Nvml
 from hasten.records import Machine
 
 # The kernel's flag -> our word for it.
@@ -60,9 +60,8 @@ if not usable and problem is None:
         torch.cuda.init()
     except Exception as error:
         problem = str(error)
-found = torch.accelerator.current_accelerator(check_available=True) if hasattr(torch, "accelerator") else None
-print(json.dumps({"cuda": usable, "problem": None if usable else problem,
-                  "accelerator": found.type if found else "cpu",
+found = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+print(json.dumps({"cuda": usable, "problem": None if usable else problem, "accelerator": found,
                   "archs": torch.cuda.get_arch_list() if usable else []}))
 """
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 
+from hasten.devices.nvml import Nvml
 from hasten.measurement.system.box import Box, BoxCounters
-from hasten.measurement.system.nvml import Nvml
 from hasten.measurement.system.proctree import ProcessCounters, ProcessTree, Rising, read_pss
 from hasten.records import DeviceSample, ResourceSample
 

@@ -1,0 +1,1 @@
+"""What hasten asks of GPUs and other accelerators."""
