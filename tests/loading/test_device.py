@@ -76,3 +76,19 @@ def test_data_in_memory_is_gathered_on_the_device():
     data.tensors[0].add_(1)
     first = next(iter(loader))
     assert torch.equal(first[0][:, 0], first[1] * 10 + 1)
+
+
+def test_images_become_floats_on_the_device(tmp_path):
+    transforms = pytest.importorskip("torchvision.transforms")
+    folders = pytest.importorskip("torchvision.datasets")
+    image = pytest.importorskip("PIL.Image")
+    for number in range(8):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        (tmp_path / f"{number % 2}").mkdir(exist_ok=True)
+        image.fromarray(pixels).save(tmp_path / f"{number % 2}" / f"{number}.png")
+    steps = [transforms.CenterCrop(32), transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.25] * 3)]
+    data = folders.ImageFolder(tmp_path, transforms.Compose(steps))
+    expected = [batch[0] for batch in DataLoader(data, 4)]
+    found = [batch[0] for batch in Loader(data, 4, device="cuda")]
+    assert all(batch.is_cuda and batch.dtype == torch.float32 for batch in found)
+    assert all(torch.allclose(one.cpu(), other, atol=1e-5) for one, other in zip(found, expected))

@@ -5,6 +5,7 @@ In: settings. Out: what they were, or how to undo them. Refuses other devices: e
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -107,6 +108,9 @@ def pin(address: int, size: int) -> Callable[[], object] | None:
     """
     runtime: Any = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(address, size, 0)) != 0:
+        # CUDA remembers the failure, and torch would raise it at the script's next operator: it is raised here.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda").add_(1)
         return None
     return functools.partial(runtime.cudaHostUnregister, address)
 

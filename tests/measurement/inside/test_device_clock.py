@@ -110,3 +110,30 @@ def test_an_event_of_another_device_is_replaced_by_one_of_this():
     device.run()
     clock.poll()
     assert [kind for kind, _, _ in clock.spans] == ["forward", "backward"]
+
+
+class SilentEvent(FakeEvent):
+    """Of a device that has events and tells no time by them."""
+
+    def elapsed_time(self, end_event):
+        raise NotImplementedError
+
+
+def test_a_device_whose_events_tell_no_time_has_no_clock():
+    device = Device()
+    clock = DeviceClock(lambda: SilentEvent(device))
+    span(clock, device, "forward", 10.0, 0.25)
+    device.run()
+    clock.poll()
+    span(clock, device, "backward", 11.0, 0.25)
+    assert clock.spans == [] and device.stream == [0.25]
+
+
+def test_a_device_without_events_has_no_clock():
+    def refuse():
+        raise RuntimeError("events are not supported")
+
+    clock = DeviceClock(refuse)
+    span(clock, Device(), "forward", 10.0, 0.25)
+    clock.poll()
+    assert clock.spans == []
