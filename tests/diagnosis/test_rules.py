@@ -102,6 +102,10 @@ CASES = {
     "pageable_copy": (copying(copied(pinned=0.0, blocking=1.0)), copying(None)),
     "blocking_copy": (copying(copied(pinned=1.0, blocking=1.0)), copying(None)),
     "wide_copy": (copying(copied(pinned=1.0, blocking=0.0)), copying(None)),
+    "default_stream_copy": (
+        copying(CopyFacts(num_bytes=19e6, pinned=1.0, blocking=0.0, dtypes=("uint8",), where=LINE)),
+        copying(None),
+    ),
     "sync_points": (
         run(steps=steps(phases={**REST, "sync": 0.04}), sync_points=(sync(0.04),)),
         run(steps=steps(phases={**REST, "sync": 0.04})),
@@ -116,6 +120,7 @@ CASES = {
     "anomaly_detection": (mended("anomaly_detection"), mended("anomaly_detection", None)),
     "profiler_on": (mended("profiler_on"), mended("profiler_on", None)),
     "denormals": (mended("denormals"), mended("denormals", None)),
+    "allocator_thrash": (mended("allocator_thrash"), mended("allocator_thrash", None)),
     "page_faults": (mended("page_faults"), mended("page_faults", None)),
     "thread_contention": (mended("thread_contention"), mended("thread_contention", None)),
     "validation_gradients": (

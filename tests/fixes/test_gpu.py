@@ -72,3 +72,24 @@ def test_copies_of_pinned_batches_do_not_wait(put_on):
     losses, _, pinned = fit()
     assert states == {"pin_memory": "on", "non_blocking": "on"} and pinned == {True}
     assert losses == pytest.approx(plain, rel=1e-3)
+
+
+def test_memory_stays_with_the_allocator_though_the_script_gives_it_back(put_on, site):
+    def step():
+        torch.zeros(1 << 24, device="cuda")
+        torch.cuda.empty_cache()
+
+    step()
+    before = cuda.memory_requests()
+    step()
+    assert cuda.memory_requests() > before
+    put_on("keep_device_memory")
+    step()
+    kept = cuda.memory_requests()
+    for _ in range(3):
+        step()
+    assert cuda.memory_requests() == kept
+    site.patches.undo()
+    step()
+    step()
+    assert cuda.memory_requests() > kept

@@ -82,6 +82,12 @@ def test_only_short_steps_are_joined(step, joined):
     assert inside(loaders=(loader(),), step=step)["join"] is joined
 
 
+def test_keeping_device_memory_is_tried_where_the_driver_is_asked_each_step():
+    assert "allocator_thrash" in switches(device="cuda", memory_requests=3.0)
+    assert "allocator_thrash" not in switches(device="cuda", memory_requests=0.02)
+    assert "allocator_thrash" not in switches(memory_requests=None)
+
+
 def test_denormals_are_tried_where_the_cpu_computes():
     assert "denormals" in switches()
     assert "denormals" not in switches(device="cuda")

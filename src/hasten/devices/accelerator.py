@@ -91,6 +91,13 @@ def give_back_memory() -> None:
         torch.get_device_module(built_for()).empty_cache()
 
 
+def cache_holders() -> list[Any]:
+    """The modules of torch that have an `empty_cache`."""
+    kind = built_for()
+    modules = [torch.accelerator, *([] if kind is None else [torch.get_device_module(kind)])]
+    return [module for module in modules if hasattr(module, "empty_cache")]
+
+
 def random_states() -> dict[int, torch.Tensor]:
     """The state of each device's random generator, by its number; none where the device was never used."""
     if not is_in_use():

@@ -189,7 +189,11 @@ def _copies(case: Case) -> Iterator[Finding]:
             "Send uint8 and convert on the device.",
         )
     else:
-        return
+        kind, title, remedy = (
+            "default_stream_copy",
+            "Copies wait in line with the computing",
+            "Copy the next batch on a stream of its own while this one is computed, as hasten.Loader(device=...) does.",
+        )
     yield Finding(
         kind=kind,
         title=title,

@@ -100,6 +100,13 @@ TRIED = (
         phase="forward",
     ),
     Tried(
+        kind="allocator_thrash",
+        trial="allocator_thrash",
+        title="GPU memory is given back and asked for again each step",
+        remedy="Remove torch.cuda.empty_cache() from the loop: what is free is used again by itself.",
+        phase="forward",
+    ),
+    Tried(
         kind="thread_contention",
         trial="thread_contention",
         title="OpenMP threads wait for cores that others hold",
@@ -193,6 +200,8 @@ def _evidence(case: Case, fault: Tried) -> list[str]:
         return [f"its own lines take {ms(sum(line.seconds for line in lines))} a step"]
     if fault.kind == "denormals" and facts.subnormal_share:
         return [f"{percent(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"]
+    if fault.kind == "allocator_thrash" and facts.memory_requests is not None:
+        return [f"the driver is asked for memory {facts.memory_requests:.0f} times a step"]
     if fault.kind == "unfused_optimizer":
         tensors = sum(o.num_tensors for o in facts.optimizers)
         return [f"the optimizer steps {tensors} tensors in {ms(case.phase('optimizer'))}"]

@@ -46,6 +46,7 @@ TOGGLED = {
     "channels_first": ("channels_last", f"{INSIDE}.execution:channels_last"),
     "thread_contention": ("cpu_threads", f"{INSIDE}.execution:cpu_threads"),
     "cudnn_autotune": ("cudnn_benchmark", f"{INSIDE}.execution:cudnn_benchmark"),
+    "allocator_thrash": ("keep_device_memory", f"{INSIDE}.memory:keep_device_memory"),
     "unfused_optimizer": ("fused_optimizer", f"{INSIDE}.execution:fused_optimizer"),
     "checkpoint_often": ("save_nothing", f"{INSIDE}.switches:save_nothing"),
     "zero_grad_in_place": ("set_to_none", f"{INSIDE}.execution:set_to_none"),
@@ -221,6 +222,8 @@ def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts
         varying = (facts.num_input_shapes or 1) > 8
         if bool(facts.cudnn_benchmark) == varying:
             found.append(("cudnn_autotune", not varying))
+    if (facts.memory_requests or 0.0) >= 1.0:
+        found.append(("allocator_thrash", True))
     busy = train.num_workers if train is not None else 0
     if on_cpu and facts.num_threads > 1 and (busy or shares.others_cpu > 0.5):
         free = machine.num_cores - min(busy, machine.num_cores - 1)

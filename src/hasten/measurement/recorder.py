@@ -171,7 +171,8 @@ class Recorded:
             num_operators=raw.get("extra", {}).get("num_operators"),
             num_calls=raw.get("extra", {}).get("num_calls"),
             num_flops=raw.get("extra", {}).get("num_flops"),
-            run_delay=self._run_delay(),
+            run_delay=self._grown("run_delay"),
+            memory_requests=self._grown("memory_requests"),
             frameworks=tuple(facts.get("frameworks", ())),
             device=facts.get("device", "cpu"),
             where=first,
@@ -194,9 +195,10 @@ class Recorded:
     def _validation_grad(self) -> bool:
         return any(bool(v.detail[0]) for v in validations_of(self.spans))  # type: ignore[index]
 
-    def _run_delay(self) -> float | None:
+    def _grown(self, name: str) -> float | None:
+        """What a counter grew by, a step."""
         extra = self.raw.get("extra", {})
-        before, after = extra.get("run_delay_before"), extra.get("run_delay_after")
+        before, after = extra.get(f"{name}_before"), extra.get(f"{name}_after")
         steps = sum(s.label != "warm-up" for s in self.steps)
         return (after - before) / max(1, steps) if before is not None and after is not None else None
 

@@ -173,6 +173,7 @@ class Facts(Record, frozen=True):
     gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
     num_training_processes: int = 1
     run_delay: float | None = None  # seconds a step that the training thread was ready and had no core
+    memory_requests: float | None = None  # a step, of the allocator on the GPU to its driver
     frameworks: tuple[str, ...] = ()
     device: str = "cpu"  # where the parameters are
     where: dict[str, Where] = {}  # first place that each phase was entered from

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from hasten.devices import cuda
+from hasten.devices import accelerator, cuda
 from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
@@ -34,6 +34,20 @@ MOST_PIECES = 1024
 def chunked_forward(site: Site, fix: str, value: object) -> None:
     """The roots' training forward in so many pieces, each made once more for its backward."""
     _survive(site, fix).least_pieces = int(value)  # type: ignore[call-overload]
+
+
+def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
+    """The script's calls to empty the allocator's cache do nothing; where memory runs out, PyTorch empties it itself."""
+
+    def make(original: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(original)
+        def empty_cache() -> None:
+            return None
+
+        return empty_cache
+
+    for module in accelerator.cache_holders():
+        site.patches.wrap(module, "empty_cache", make)
 
 
 def micro_batch(site: Site, fix: str, value: object) -> None:

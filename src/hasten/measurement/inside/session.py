@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
+from hasten.devices import cuda
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
 from hasten.measurement.inside.course import Course
@@ -200,7 +201,7 @@ class Session:
         """End the stretch and begin the program's next segment."""
         course = self.course
         if course.segment is None:
-            self.extra["run_delay_before"] = run_delay()
+            self._count("before")
             self.loaders.begin()
         course.end(now)
         history = course.history
@@ -217,6 +218,11 @@ class Session:
         self._mark(full=segment.full)
         course.begin(segment, self.marks.now())
         self._status.reach("measuring", self._counts())
+
+    def _count(self, when: str) -> None:
+        """Take down what only ever grows, before the measured steps and after them."""
+        self.extra[f"run_delay_{when}"] = run_delay()
+        self.extra[f"memory_requests_{when}"] = cuda.memory_requests()
 
     def _mark(self, *, full: bool) -> None:
         """Mark every phase from now on, or what the time of record needs."""
@@ -236,7 +242,7 @@ class Session:
         self._device.off()
         self.sampler.running(False)
         self.sampler.end()
-        self.extra["run_delay_after"] = run_delay()
+        self._count("after")
         raw = self.raw(ended_by)
         try:
             if self.quality is not None:
