@@ -8,11 +8,12 @@ training of a few milliseconds on one core keeps this device as busy as a large 
 import threading
 import time
 import weakref
+from collections import deque
 
-FLOPS = {"float32": 30e9, "tf32": 90e9, "bfloat16": 200e9}  # of matrix products and convolutions, a second
-BYTES_PER_SECOND = 4e9  # of everything else
+FLOPS = {"float32": 1e9, "tf32": 3e9, "bfloat16": 6e9}  # of matrix products and convolutions, a second
+BYTES_PER_SECOND = 1e9  # of everything else
 LAUNCH = 4e-6  # the least that an operator takes
-PINNED, PAGEABLE = 2e9, 0.25e9  # bytes a second from the host
+PINNED, PAGEABLE = 10e6, 1e6  # bytes a second from the host
 REQUEST = 1.5e-3  # to ask the driver for memory
 AUTOTUNE = 30e-3  # to try cuDNN's algorithms on a new shape
 UNTUNED = 1.8  # what a convolution takes without that, and what it takes with it is 1
@@ -25,14 +26,16 @@ class Clock:
 
     def __init__(self):
         self.free_at = {}  # by stream
+        self.queued = deque()  # when each operator that was asked for ends
 
-    def launch(self, stream, seconds):
-        """Ask a stream for work."""
+    def launch(self, stream, seconds, count=1):
+        """Ask a stream for `count` operators that take so long together."""
         now = time.perf_counter()
-        free = max(now, self.free_at.get(stream, 0.0)) + seconds
-        self.free_at[stream] = free
-        if free - now > MOST_QUEUED * max(seconds, LAUNCH):
-            time.sleep(free - now - MOST_QUEUED * max(seconds, LAUNCH))
+        while self.queued and (self.queued[0] <= now or len(self.queued) >= MOST_QUEUED):
+            self.wait(self.queued.popleft())
+        begin = max(now, self.free_at.get(stream, 0.0))
+        self.free_at[stream] = begin + seconds
+        self.queued.extend(begin + seconds * (number + 1) / count for number in range(count))
 
     def end_of(self, stream):
         """When what the stream was asked for so far is done."""

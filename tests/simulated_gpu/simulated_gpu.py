@@ -15,6 +15,7 @@ import inspect
 import threading
 import time
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import device_model as model
@@ -24,7 +25,9 @@ from torch.overrides import TorchFunctionMode
 NAME = "Simulated GPU"
 CUDA = torch.device("cuda", 0)
 clock, memory = model.Clock(), model.Memory()
-state = SimpleNamespace(begun=False, debug=0, forward=0.0, shapes=set(), ranges={}, current=threading.local())
+state = SimpleNamespace(
+    begun=False, debug=0, forward=0.0, operators=0, shapes=set(), ranges={}, current=threading.local()
+)
 waiting = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__", "nonzero")
 free = (
     "__get__",
@@ -164,11 +167,12 @@ def copy_there(tensor, *, waits):
 
 def seconds_of(name, arguments, settings, output):
     """What an operator takes on the device."""
-    found = next(tensors_of(output), None)
-    if found is None or name in free:
+    if name in free:
         return 0.0
-    inputs = [t for t in tensors_of([arguments, settings]) if t.dim()]
-    taken = max(model.LAUNCH, sum(t.nbytes for t in [*inputs, found]) / model.BYTES_PER_SECOND)
+    inputs, found = [t for t in tensors_of([arguments, settings]) if t.dim()], next(tensors_of(output), None)
+    taken = max(model.LAUNCH, sum(t.nbytes for t in inputs) / model.BYTES_PER_SECOND)
+    if found is None:  # in place, as an optimizer's step
+        return taken
     weights = [t for t in inputs if t.dim() >= 2]
     if name in ("linear", "matmul", "__matmul__", "mm", "bmm", "addmm") and len(weights) >= 2:
         inner = weights[1].shape[-1] if name == "linear" else weights[1].shape[-2]
@@ -225,14 +229,11 @@ class Disguise(TorchFunctionMode):
         return output
 
     def _count(self, name, args, kwargs, output):
-        if name == "backward":
-            clock.launch(current_stream(), 2 * state.forward)
-            state.forward = 0.0
-            return
         with plain():
             taken = seconds_of(name, args, kwargs, output)
         if torch.is_grad_enabled():
             state.forward += taken
+            state.operators += bool(taken)
         if taken:
             clock.launch(current_stream(), taken)
 
@@ -303,12 +304,12 @@ def tensor_methods():
     def pin_memory(self, device=None):
         with plain():
             copied = self.clone()
-        copied._is_pinned_for_the_simulated_gpu = True
+        address = copied.untyped_storage().data_ptr()
+        state.ranges[address] = copied.untyped_storage().nbytes()
+        weakref.finalize(copied, state.ranges.pop, address, None).atexit = False
         return copied
 
     def is_pinned(self, device=None):
-        if getattr(self, "_is_pinned_for_the_simulated_gpu", False):
-            return True
         with plain():
             address = self.data_ptr()
         return any(start <= address < start + size for start, size in state.ranges.items())
@@ -365,6 +366,18 @@ def stream_context(stream):
 
 def set_debug(debug_mode):
     state.debug = {"default": 0, "warn": 1, "error": 2}.get(debug_mode, debug_mode)
+
+
+def run_backward(original):
+    """Backward takes twice what the forwards since the last one took."""
+
+    def _engine_run_backward(*arguments, **settings):
+        if state.operators:
+            clock.launch(current_stream(), 2 * state.forward, count=2 * state.operators)
+            state.forward, state.operators = 0.0, 0
+        return original(*arguments, **settings)
+
+    return _engine_run_backward
 
 
 def autocast_both(original):
@@ -432,6 +445,7 @@ def install():
     }.items():
         replace(torch.accelerator, name, answer)
     torch.Stream, torch.Event = Stream, Event
+    torch.autograd._engine_run_backward = run_backward(torch.autograd._engine_run_backward)
     torch.set_autocast_enabled = autocast_both(torch.set_autocast_enabled)
     torch.set_autocast_dtype = autocast_both(torch.set_autocast_dtype)
     torch.compile = lambda model=None, **_: model if model is not None else (lambda given: given)

@@ -51,8 +51,9 @@ def break_down(run: Run) -> Breakdown:
         unaccounted=total - known if total - known > ROUNDING else 0.0,
         samples_per_second=samples / total if samples else None,
         num_steps=len(run.steps),
-        device_seconds=device,
+        device_seconds=sum(device.values()) if device else None,
         device_wait=wait,
+        device_phases=device,
     )
 
 
@@ -147,13 +148,13 @@ def _spread(plain: Sequence[Step], total: float) -> Interval | None:
     return Interval(value=total, low=max(0.0, estimate.low + shift), high=estimate.high + shift)
 
 
-def _device(marked: Sequence[Step]) -> tuple[float | None, float | None]:
-    """Seconds a step that the device waited for data, and was busy; None on a CPU."""
+def _device(marked: Sequence[Step]) -> tuple[float | None, dict[str, float]]:
+    """Seconds a step that the device waited for data, and was busy with each phase; nothing on a CPU."""
     seen = [s for s in marked if s.device]
     if not seen:
-        return None, None
-    busy = statistics.fmean(sum(s.device.values()) for s in seen)
+        return None, {}
+    phases = {p: sum(s.device.get(p, 0.0) for s in seen) / len(seen) for s in seen for p in s.device}
     wait = statistics.fmean(
         max(0.0, min(s.phases.get("data_wait", 0.0), s.seconds - sum(s.device.values()))) for s in seen
     )
-    return wait, busy
+    return wait, phases

@@ -24,6 +24,9 @@ STARVED = 0.2
 PROFILING = re.compile(r"profil|emit_nvtx|record_function|key_averages", re.IGNORECASE)
 
 
+COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
+
+
 class Case:
     """One run, as the rules see it."""
 
@@ -35,12 +38,23 @@ class Case:
         self.step = breakdown.step_seconds
 
     def phase(self, *names: str) -> float:
-        """Seconds a step of these phases; what was not seen counts nothing."""
-        return sum(self.breakdown.phases.get(name) or 0.0 for name in names)
+        """Seconds a step of these phases; what was not seen counts nothing.
+
+        What computes takes as long as the device takes for it, where the host only asks for it.
+        """
+        known = self.breakdown
+        device = {name: known.device_phases.get(name, 0.0) for name in COMPUTING}
+        return sum(max(known.phases.get(name) or 0.0, device.get(name, 0.0)) for name in names)
 
     def share(self, *names: str) -> float:
         """The same as a share of the step."""
         return self.phase(*names) / self.step if self.step else 0.0
+
+    @cached_property
+    def idle(self) -> float | None:
+        """Seconds a step that the device has nothing to do, at most; None on a CPU, or where that is not known."""
+        busy = self.breakdown.device_seconds
+        return None if busy is None else max(0.0, self.step - busy)
 
     @cached_property
     def regular(self) -> float:

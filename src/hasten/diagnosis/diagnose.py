@@ -10,7 +10,7 @@ import msgspec
 
 from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down
-from hasten.diagnosis.case import WORTH, Case, percent
+from hasten.diagnosis.case import WORTH, Case, ms, percent
 from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
 from hasten.diagnosis.tried_rules import title_of
 from hasten.records import Diagnosis, Finding, Run
@@ -61,12 +61,21 @@ KINDS = (
 )
 
 
+HOST_SIDE = (  # what keeps the host from asking the device for more
+    *KINDS[: KINDS.index("pageable_copy")],
+    "sync_points",
+    "launch_bound",
+    "logging_each_step",
+    "script_bound",
+)
+
+
 def diagnose(run: Run) -> Diagnosis:
     """Conclude what can be concluded from one run. Raises ValueError on a run without steps."""
     breakdown = break_down(run)
     ceiling = find_ceiling(run, breakdown)
     case = Case(run, breakdown, ceiling)
-    found = [f for rule in RULES for f in rule(case) if case.worth(f)]
+    found = [f for rule in RULES for one in rule(case) if case.worth(f := _while_idle(case, one))]
     findings = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
     return Diagnosis(
         verdict=_verdict(case, findings),
@@ -76,6 +85,16 @@ def diagnose(run: Run) -> Diagnosis:
         what_ifs=what_ifs(run, breakdown, ceiling),
         cache=cache_need(run),
     )
+
+
+def _while_idle(case: Case, finding: Finding) -> Finding:
+    """What the host does while the device is busy costs no time: only a device that has nothing to do can be sped up so."""
+    if finding.confirmed_by is not None or finding.kind not in HOST_SIDE or case.idle is None:
+        return finding
+    if finding.recoverable <= case.idle:
+        return finding
+    note = (*finding.because, f"for all but {ms(case.idle)} of the step the device is busy")
+    return msgspec.structs.replace(finding, recoverable=case.idle, interval=None, because=note)
 
 
 def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:

@@ -57,10 +57,9 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     calls = sum(p.calls for p in points)
     saved = reading + (own if calls > 4 else 0.0)
     if not case.on_cpu:
-        busy = case.breakdown.device_seconds
-        if busy is None:
+        if case.idle is None:
             return None  # what the host waits for may be the device's work, which has to be done anyway
-        saved = min(saved, case.step - busy)
+        saved = min(saved, case.idle)
     if calls <= 4 and case.on_cpu and reading < 0.2 * case.step:
         return None
     worst = max(points, key=lambda p: p.seconds)

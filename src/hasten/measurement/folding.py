@@ -34,6 +34,7 @@ class FoldedStep:
     counted: bool
     segment: int = 0  # how many segments came before its own
     phases: dict[str, float] = field(default_factory=dict)
+    device: dict[str, float] = field(default_factory=dict)  # of the phases that have events
     num_batches: int = 0
     num_samples: int | None = None
     num_validations: int = 0

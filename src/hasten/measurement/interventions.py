@@ -24,6 +24,7 @@ MOST_SECONDS = 20.0  # the same, where an epoch's start must be among its steps
 SHORT_EPOCH = 8  # steps
 LEAST_PREFETCH, MOST_PREFETCH = 8, 64  # batches a worker
 PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead may take
+COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -131,6 +132,9 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
         rare = phase in (*RARE, "data_wait")
         among = steps if rare else recorded.marked
         phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
+    for phase in COMPUTING:  # a host that only asks for it is done sooner than the device
+        device = sum(s.device.get(phase, 0.0) for s in recorded.marked) / max(1, len(recorded.marked))
+        phases[phase] = max(phases.get(phase, 0.0), device)
     if "epoch_start" in phases:
         phases["epoch_start"] = sum(epoch_starts(steps)) / len(steps)
     start, end = recorded.window

@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from hasten.measurement.folding import FoldedStep, fold, segment_means, validations_of
 from hasten.measurement.inside.marks import AUTOCAST
 from hasten.measurement.inside.programs import MARKED, PLAIN
@@ -57,27 +55,23 @@ class Recorded:
                 step.label, step.counted = MARKED, True
         self.measured = [s for s in self.steps if s.counted and s.label in (PLAIN, MARKED)]
         self.marked = [s for s in self.measured if s.label == MARKED]
+        self._time_on_device()
 
     # ---------------------------------------------------------------------------------------------- steps
 
     def steps_record(self, *, zero: float) -> tuple[Step, ...]:
         """The measured steps, times since `zero`."""
         script = self._script_share()
-        steps = tuple(_step(n, step, zero, script) for n, step in enumerate(self.measured[:MOST_STEPS]))
-        return self._with_device(steps, zero)
+        return tuple(_step(n, step, zero, script) for n, step in enumerate(self.measured[:MOST_STEPS]))
 
-    def _with_device(self, steps: tuple[Step, ...], zero: float) -> tuple[Step, ...]:
-        """The same steps with what their spans took on the device."""
-        spans = sorted(self.raw.get("device_spans", ()), key=lambda span: span[1])
-        if not spans:
-            return steps
-        seconds: list[dict[str, float]] = [defaultdict(float) for _ in steps]
-        starts = [step.start + zero for step in steps]
-        for kind, start, taken in spans:
+    def _time_on_device(self) -> None:
+        """Give each step what its spans took on the device."""
+        starts = [step.start for step in self.steps]
+        for kind, start, taken in self.raw.get("device_spans", ()):
             index = bisect_right(starts, start) - 1
-            if index >= 0 and start < starts[index] + steps[index].seconds:
-                seconds[index][kind] += taken
-        return tuple(msgspec.structs.replace(s, device=dict(d)) for s, d in zip(steps, seconds))
+            if index >= 0 and start < self.steps[index].end:
+                device = self.steps[index].device
+                device[kind] = device.get(kind, 0.0) + taken
 
     def _script_share(self) -> float:
         """Share of the time between spans in which the sampler met a known line."""
@@ -265,6 +259,7 @@ def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
         seconds=step.seconds,
         marked=marked,
         phases=phases,
+        device=step.device,
         num_batches=step.num_batches,
         num_samples=step.num_samples,
         starts_epoch=step.starts_epoch,

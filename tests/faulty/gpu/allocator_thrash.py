@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 def main(args):
-    batch, width, depth = (8, 16, 2) if args.small else (16_384, 1024, 8)
+    batch, width, depth = (32, 32, 2) if args.small else (16_384, 1024, 8)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

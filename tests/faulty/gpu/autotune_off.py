@@ -30,7 +30,7 @@ class Deblur(nn.Module):
 
 
 def main(args):
-    batch, side, widest = (1, 16, 5) if args.small else (8, 256, 51)
+    batch, side, widest = (2, 32, 7) if args.small else (8, 256, 51)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

@@ -26,7 +26,7 @@ class Net(nn.Module):
 
 
 def main(args):
-    batch, least, most, width = (2, 9, 16, 8) if args.small else (64, 128, 256, 64)
+    batch, least, most, width = (4, 16, 32, 8) if args.small else (64, 128, 256, 64)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = not args.mended

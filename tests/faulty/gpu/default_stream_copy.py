@@ -60,7 +60,7 @@ class Block(nn.Module):
 
 
 def main(args):
-    batch, patches, voxels, width, depth = (2, 8, 16, 16, 1) if args.small else (64, 768, 1024, 512, 4)
+    batch, patches, voxels, width, depth = (16, 16, 64, 16, 1) if args.small else (64, 768, 1024, 512, 4)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

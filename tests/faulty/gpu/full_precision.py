@@ -22,7 +22,7 @@ class Block(nn.Module):
 
 
 def main(args):
-    batch, width, depth = (8, 16, 2) if args.small else (8192, 2048, 4)
+    batch, width, depth = (64, 64, 2) if args.small else (8192, 2048, 4)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

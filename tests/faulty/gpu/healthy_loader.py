@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 def main(args):
-    sizes = (16, 2, 4, 8, 16, 1, 1) if args.small else (512, 64, 256, 128, 768, 8, 4)
+    sizes = (64, 16, 4, 8, 16, 1, 1) if args.small else (512, 64, 256, 128, 768, 8, 4)
     count, batch, frames, bands, width, depth, workers = sizes
     device = torch.device("cuda")
     torch.manual_seed(0)

@@ -36,7 +36,7 @@ def resnet(width, stages):
 
 
 def main(args):
-    count, batch, side, width, stages = (16, 2, 8, 4, 2) if args.small else (8192, 256, 64, 64, 4)
+    count, batch, side, width, stages = (32, 8, 8, 8, 2) if args.small else (8192, 256, 64, 64, 4)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True

@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 
 def main(args):
-    batch, width, depth = (8, 8, 2) if args.small else (2048, 1024, 32)
+    batch, width, depth = (32, 32, 4) if args.small else (2048, 1024, 32)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

@@ -61,7 +61,7 @@ def convnet(width):
 
 
 def main(args):
-    batch, side, radius, width, workers = (2, 16, 2, 4, 1) if args.small else (64, 224, 11, 64, 12)
+    batch, side, radius, width, workers = (16, 16, 2, 4, 1) if args.small else (64, 224, 11, 64, 12)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True

@@ -28,7 +28,7 @@ class Field(nn.Module):
 
 
 def main(args):
-    batch, width, depth = (16, 16, 2) if args.small else (32_768, 1024, 4)
+    batch, width, depth = (64, 64, 2) if args.small else (32_768, 1024, 4)
     device = torch.device("cuda")
     torch.manual_seed(0)
     if args.mended:

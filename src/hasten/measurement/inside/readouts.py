@@ -50,7 +50,14 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
             if not marks.full or self.device.type != "cpu" or not marks.here():
                 return original(self, *arguments, **settings)
             start = marks.now()
-            result = original(self, *arguments, **settings)
+            clock = marks.device
+            if clock is not None:
+                clock.enter()
+            try:
+                result = original(self, *arguments, **settings)
+            finally:
+                if clock is not None:
+                    clock.leave("copy", start)
             if isinstance(result, torch.Tensor) and result.device.type != "cpu":
                 waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
                 size = self.numel() * self.element_size()

@@ -1,0 +1,55 @@
+"""On a GPU the host only asks: what it waits for while the device is busy costs nothing."""
+
+import pytest
+from runs import GPU, HEALTHY, LINE, machine, run, steps
+
+from hasten.diagnosis.breakdown import break_down
+from hasten.diagnosis.case import Case
+from hasten.diagnosis.ceiling import find_ceiling
+from hasten.diagnosis.diagnose import diagnose
+from hasten.records import HotLine, SyncPoint
+
+ASKING = {**HEALTHY, "forward": 0.004, "backward": 0.006, "loss": 0.001}
+BUSY = {"forward": 0.03, "backward": 0.065}
+
+
+def on_gpu(*, phases, device, **changes):
+    facts = {"device": "cuda", **changes.pop("facts", {})}
+    box = machine(devices=(GPU,), torch_cuda="12.4")
+    return run(steps=steps(phases=phases, device=device), facts=facts, on=box, **changes)
+
+
+def reading(seconds):
+    return SyncPoint(kind=".item()", where=LINE, calls=1.0, seconds=seconds)
+
+
+def test_waiting_for_a_busy_device_is_no_finding():
+    waiting = {"phases": {**ASKING, "sync": 0.05}, "sync_points": (reading(0.05),)}
+    assert diagnose(on_gpu(**waiting, device=BUSY)).findings == ()
+    (finding,) = diagnose(on_gpu(**waiting, device={"forward": 0.02, "backward": 0.04})).findings
+    assert finding.kind == "sync_points" and finding.recoverable == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("phase", ["script", "logging"])
+def test_what_the_script_does_meanwhile_costs_only_what_the_device_is_idle(phase):
+    lines = (HotLine(where=LINE, phase=phase, seconds=0.06),)
+    doing = {"phases": {**ASKING, phase: 0.06}, "hot_lines": lines}
+    assert diagnose(on_gpu(**doing, device=BUSY)).findings == ()
+    (finding,) = diagnose(on_gpu(**doing, device={"forward": 0.03, "backward": 0.03})).findings
+    assert finding.recoverable == pytest.approx(0.04)
+    assert "the device is busy" in finding.because[-1]
+
+
+def test_computing_takes_what_the_device_takes_for_it():
+    measured = on_gpu(phases={**ASKING, "sync": 0.05}, device=BUSY)
+    breakdown = break_down(measured)
+    case = Case(measured, breakdown, find_ceiling(measured, breakdown))
+    assert case.phase("forward") == pytest.approx(0.03) and case.phase("backward") == pytest.approx(0.065)
+    assert case.idle == pytest.approx(case.step - 0.095)
+    assert "compute-bound" in diagnose(measured).verdict.lower()
+
+
+def test_on_a_cpu_nothing_is_hidden():
+    lines = (HotLine(where=LINE, phase="script", seconds=0.06),)
+    (finding,) = diagnose(run(steps=steps(phases={**ASKING, "script": 0.06}), hot_lines=lines)).findings
+    assert finding.recoverable == pytest.approx(0.06, rel=0.2)
