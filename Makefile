@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search clean
+.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,14 @@ bench-honesty: venv ## a script against itself, slowed down, and made worse: wha
 
 bench-search: venv ## what the search finds against every combination of the same switches
 	$(BIN)/python benchmarks/search.py
+
+gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose stories" BUDGET=30m RESULTS=DIR DRY=1
+	PYTHON=$(GPU_PYTHON); $${PYTHON:-$(BIN)/python} benchmarks/gpu_day.py $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))
+
+gpu-wheels: ## the packages that a machine with torch but no network may lack, into .wheels/; WHEELS_FOR=3.12
+	$(PYTHON) -m pip download --no-deps --only-binary=:all: --python-version $(or $(WHEELS_FOR),3.12) --implementation cp \
+		$(foreach n,28 27 24 17 12 5,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
+		--dest .wheels msgspec vl-convert-python simplejpeg threadpoolctl
 
 clean: ## remove what these targets made; kept runs in .hasten/ stay
 	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis

@@ -8,9 +8,9 @@ each other differ by little, and each is held against the stretch alone of its r
 TraceML (`traceml-ai`, where it is installed) is asked in a process of its own, with and without its step context; its
 patches of torch stay on in both, for it cannot take them off, so its figure is a lower bound.
 
-    python benchmarks/overhead.py [--rounds 40] [--steps 300] [--width 600]
+    python benchmarks/overhead.py [--rounds 40] [--steps 300] [--width 600] [--device cuda] [--results FILE]
 
-Prints a table and one JSON line; the raw step times go to benchmarks/results/overhead.json.
+Prints a table and one JSON line; the raw step times go to benchmarks/results/overhead.json, or to FILE.
 """
 
 import argparse
@@ -48,11 +48,12 @@ SETTLE = 300
 class Loop:
     """A plain training loop, held at any step and gone on with."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, device: str = "cpu") -> None:
         torch.manual_seed(0)
+        self.device = device
         torch.set_num_threads(1)
         hidden = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-        self.model = nn.Sequential(*hidden, nn.Linear(width, 10))
+        self.model = nn.Sequential(*hidden, nn.Linear(width, 10)).to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         data = TensorDataset(torch.randn(64 * 64, 64), torch.randint(0, 10, (64 * 64,)))
         self.batches = self._endlessly(DataLoader(data, batch_size=64))
@@ -63,7 +64,7 @@ class Loop:
 
     def step(self) -> None:
         """One step, as in any script."""
-        x, y = next(self.batches)
+        x, y = (tensor.to(self.device) for tensor in next(self.batches))
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.model(x), y)
         loss.backward()
@@ -75,6 +76,8 @@ class Loop:
         for _ in range(steps):
             with around():
                 self.step()
+        if self.device != "cpu":
+            torch.accelerator.synchronize()
         return [(time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps]
 
 
@@ -156,18 +159,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=300, help="in a stretch")
     parser.add_argument("--width", type=int, default=600, help="of the model's layers: 600 takes about 2 ms a step")
+    parser.add_argument("--settle", type=int, default=SETTLE, help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--results", type=Path, default=RESULTS / "overhead.json")
     parser.add_argument("--traceml", action="store_true", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    loop = Loop(wanted.width)
+    globals()["SETTLE"] = wanted.settle
+    loop = Loop(wanted.width, wanted.device)
     loop.stretch(10 * SETTLE)
     if wanted.traceml:
         print(json.dumps(traceml(loop, rounds=wanted.rounds, steps=wanted.steps)))
         return
     load = os.getloadavg()[0]
     found = ours(loop, rounds=wanted.rounds, steps=wanted.steps) | of_traceml(wanted)
-    RESULTS.mkdir(exist_ok=True)
-    result = {"load": load, "width": wanted.width, "torch": torch.__version__, "wall_and_cpu_seconds": found}
-    (RESULTS / "overhead.json").write_text(json.dumps(result, indent=1) + "\n")
+    result = {
+        "load": load,
+        "device": wanted.device,
+        "width": wanted.width,
+        "torch": torch.__version__,
+        "wall_and_cpu_seconds": found,
+    }
+    wanted.results.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{'':8s} {'step alone':>11s}  {'wall, ratio to alone (95 %)':28s} CPU, ratio to alone (95 %)")
     ratios: dict[str, list[list[float]]] = {}
     for side in (s for s in ("record", "marked", "run", "traceml") if s in found):

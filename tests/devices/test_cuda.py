@@ -62,6 +62,7 @@ def test_without_a_device_nothing_is_there_and_nothing_fails():
     accelerator.give_back_memory()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device, and it may be in use")
 def test_torch_is_not_asked_whether_there_is_a_device_before_the_script_asks(monkeypatch):
     def asked():
         raise AssertionError("the driver is initialized by this question")

@@ -13,11 +13,11 @@ from collections import deque
 FLOPS = {"float32": 1e9, "tf32": 3e9, "bfloat16": 6e9}  # of matrix products and convolutions, a second
 BYTES_PER_SECOND = 1e9  # of everything else
 LAUNCH = 4e-6  # the least that an operator takes
-PINNED, PAGEABLE = 10e6, 1e6  # bytes a second from the host
+PINNED, PAGEABLE = 50e6, 5e6  # bytes a second from the host
 REQUEST = 1.5e-3  # to ask the driver for memory
 AUTOTUNE = 30e-3  # to try cuDNN's algorithms on a new shape
 UNTUNED = 1.8  # what a convolution takes without that, and what it takes with it is 1
-MEMORY = 1 << 30
+MEMORY = 256 << 20
 MOST_QUEUED = 1024  # operators; beyond, the host waits for one to end
 
 

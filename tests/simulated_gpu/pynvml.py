@@ -58,7 +58,7 @@ def nvmlDeviceGetCudaComputeCapability(handle):
 
 
 def nvmlDeviceGetMemoryInfo(handle):
-    return SimpleNamespace(total=1 << 30, used=300 << 20)
+    return SimpleNamespace(total=256 << 20, used=90 << 20)
 
 
 def nvmlDeviceGetUtilizationRates(handle):

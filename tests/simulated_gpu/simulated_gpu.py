@@ -257,6 +257,15 @@ def replace(owner, name, function):
     setattr(owner, name, call)
 
 
+class Saved:
+    """A tensor that a backward will want: its memory is taken until then."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        if tensor.untyped_storage().data_ptr() in memory.held:
+            memory.take(tensor)
+
+
 def tensor_methods():
     kind, original = torch.Tensor, {name: getattr(torch.Tensor, name) for name in ("to", "cpu", "is_pinned", "numpy")}
     inner_device = torch._C.TensorBase.device
@@ -452,4 +461,5 @@ def install():
     replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     tensor_methods()
     torch.serialization.register_package(0, lambda _: None, lambda storage, at: storage if "cuda" in at else None)
+    torch._C._autograd._push_saved_tensors_default_hooks(Saved, lambda saved: saved.tensor)
     Disguise().__enter__()
