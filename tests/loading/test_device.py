@@ -95,3 +95,27 @@ def test_images_become_floats_on_the_device(tmp_path):
     found = [batch[0] for batch in Loader(data, 4, device="cuda")]
     assert all(batch.is_cuda and batch.dtype == torch.float32 for batch in found)
     assert all(torch.allclose(one.cpu(), other, atol=1e-5) for one, other in zip(found, expected))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_crosses_is_pinned_whatever_its_size(num_workers, monkeypatch):
+    from hasten.loading.epoch.transfer import Transfer
+
+    sent, to = [], torch.Tensor.to
+    send = Transfer.send
+
+    def noting(self, batch):
+        monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *given, **more: note(tensor, *given, **more))
+        try:
+            return send(self, batch)
+        finally:
+            monkeypatch.setattr(torch.Tensor, "to", to)
+
+    def note(tensor, *given, **more):
+        sent.append(tensor.is_pinned())
+        return to(tensor, *given, **more)
+
+    monkeypatch.setattr(Transfer, "send", noting)
+    for images, numbers in Loader(Large(), 8, num_workers=num_workers, device="cuda"):
+        assert images.is_cuda and numbers.is_cuda
+    assert sent and all(sent)

@@ -101,6 +101,11 @@ def test_images_that_become_floats_on_the_device_stay_bytes_until_then():
     assert isinstance(late, LateImages) and late.pixels.dtype == torch.uint8 and late.pixels.shape == (2, 3, 2, 2)
 
 
+def test_images_that_become_floats_later_agree_with_what_torch_collates():
+    image = ScaledImage(torch.full((3, 2, 2), 7, dtype=torch.uint8), Scaling())
+    assert Nest.of((image, 1), late_floats=True) is not None
+
+
 def test_an_image_that_is_normalised_otherwise_is_a_misfit():
     pixels = torch.zeros(3, 2, 2, dtype=torch.uint8)
     nest = Nest(ScaledImage(pixels, Scaling()), late_floats=True)

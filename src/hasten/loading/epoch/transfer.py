@@ -65,7 +65,7 @@ class Transfer:
         """Begin to copy a batch, and make floats of its images there."""
         event = accelerator.new_event()
         with accelerator.on_stream(self._stream):
-            sent = map_tensors(batch, lambda value: _copied(value, self.device))
+            sent = map_tensors(batch, lambda value: _copied(value, self.device, pinned=True))
             event.record(self._stream)
         self._leaving.append((batch, event))
         return Crossing(sent, event)
@@ -81,10 +81,12 @@ class Transfer:
         return crossing.batch
 
 
-def _copied(value: Any, device: torch.device) -> torch.Tensor:
-    if isinstance(value, LateImages):
-        return scale_batch(value.pixels.to(device, non_blocking=True), value.scaling)
-    return value.to(device, non_blocking=True)
+def _copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:
+    tensor = value.pixels if isinstance(value, LateImages) else value
+    if pinned and not tensor.is_pinned():
+        tensor = tensor.pin_memory()  # from pageable memory it would wait for what the stream was asked for before
+    there = tensor.to(device, non_blocking=True)
+    return scale_batch(there, value.scaling) if isinstance(value, LateImages) else there
 
 
 def consumed() -> Callable[[], bool]:
