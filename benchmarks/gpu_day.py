@@ -29,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELS = ROOT / ".wheels"
+SITE = WHEELS / f"site-{sys.implementation.cache_tag}"
 NEEDED = (
     "msgspec",
     "rich",
@@ -132,7 +133,7 @@ def run_item(name: str, out: Path, environment: dict[str, str], dry: bool, ends:
 
 def surroundings(*, dry: bool) -> dict[str, str]:
     """The environment of every item: this checkout, what was brought along, and with `dry` the simulated device."""
-    path = [ROOT / "src", *([WHEELS / "site"] if (WHEELS / "site").exists() else [])]
+    path = [ROOT / "src", *([SITE] if SITE.exists() else [])]
     path += [ROOT / "tests" / "simulated_gpu"] if dry else []
     given = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *([given] if given else [])])}
@@ -159,12 +160,11 @@ def of_device(device: dict[str, object]) -> Path:
 def use_wheels() -> None:
     """Unpack what was brought along, where something is missing and nothing can be fetched."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    site = WHEELS / "site"
     wheels = sorted(map(str, WHEELS.glob("*.whl")))
-    if missing and wheels and not site.exists():
+    if missing and wheels and not SITE.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
-        subprocess.run([*pip, "--target", str(site), *wheels], check=True)
-    sys.path[:0] = [str(ROOT / "src"), *([str(site)] if site.exists() else [])]
+        subprocess.run([*pip, "--target", str(SITE), *wheels], check=True)
+    sys.path[:0] = [str(ROOT / "src"), *([str(SITE)] if SITE.exists() else [])]
     importlib.invalidate_caches()
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         sys.exit(

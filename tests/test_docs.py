@@ -59,7 +59,7 @@ def test_the_readme_says_what_it_is_before_how_to_call_it():
     readme = text("README.md")
     assert readme.index("**Makes PyTorch training faster") < readme.index("```")
     limits = readme.partition("## Install")[0]
-    assert "Linux only" in limits and "No GPU path has ever been run" in limits
+    assert "Linux only" in limits and "Nothing has been measured on a GPU" in limits
     assert '"Operating System :: POSIX :: Linux"' in text("pyproject.toml")
 
 
@@ -153,6 +153,25 @@ def test_the_page_of_fixes_is_up_to_date():
     spec.loader.exec_module(module)
     assert module.page() == text("docs/fixes.md"), "run python docs/make_fixes_page.py"
     assert [name for name in CATALOG if f"| `{name}` |" not in text("docs/fixes.md")] == []
+
+
+def test_the_page_on_gpus_tells_what_was_measured(tmp_path):
+    spec = importlib.util.spec_from_file_location("make_gpu_page", DOCS / "make_gpu_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.page() == text("docs/gpu.md"), "run python docs/make_gpu_page.py"
+    assert ("**Nothing has been measured on a GPU yet.**" in module.page()) == (
+        not [*module.RESULTS.glob("*/*/*.json")]
+    )
+    device = tmp_path / "nvidia_l4"
+    (device / "loader").mkdir(parents=True)
+    told = {"device": "NVIDIA L4", "memory_bytes": 24 << 30, "torch": "2.11.0", "python": "3.12.3"}
+    (device / "device.json").write_text(json.dumps(told))
+    (device / "loader" / "copies.json").write_text(json.dumps({"brief": "pinned 12 GB/s"}))
+    (device / "loader" / "overlap.failed.json").write_text(json.dumps({"failed": "over 480 s"}))
+    page = module.page(tmp_path)
+    assert "### NVIDIA L4" in page and "| loader/copies | pinned 12 GB/s |" in page
+    assert "| loader/overlap | failed: over 480 s |" in page and "Nothing has been measured" not in page
 
 
 def test_every_key_that_a_verb_prints_is_documented():

@@ -1,0 +1,63 @@
+"""Write what was measured on GPUs into docs/gpu.md, from benchmarks/results/gpu/.
+
+python docs/make_gpu_page.py           write the part of the page between its two marks
+python docs/make_gpu_page.py --check   say whether it is up to date, and exit with 1 if not
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "gpu.md"
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+NOTHING = "**Nothing has been measured on a GPU yet.** Every figure in these pages comes from CPUs.\n"
+
+
+def measured(results: Path = RESULTS) -> str:
+    """Markdown: a table for each device, a line for each item; or that there is none."""
+    devices = sorted(results.glob("*/device.json"))
+    return "\n".join("".join(table(path.parent)) for path in devices) or NOTHING
+
+
+def table(folder: Path) -> Iterator[str]:
+    """The items of one device."""
+    device = read(folder / "device.json")
+    memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
+    yield f"### {device['device']}\n\n{memory}, torch {device['torch']}, Python {device['python']}.\n\n"
+    yield "| Item | Told |\n|---|---|\n"
+    for path in sorted(folder.glob("*/*.json")):
+        result = read(path)
+        name = f"{path.parent.name}/{path.name.removesuffix('.json').removesuffix('.failed')}"
+        told = f"failed: {result['failed']}" if "failed" in result else result.get("brief", "")
+        yield f"| {name} | {str(told).replace('|', '/')} |\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page with its measured part made anew."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{measured(results)}\n{END}{after}"
+
+
+def main() -> None:
+    """Write the page, or check it."""
+    if "--check" in sys.argv:
+        sys.exit(
+            0 if page() == PAGE.read_text(encoding="utf-8") else f"{PAGE} is out of date: run {Path(__file__).name}"
+        )
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
