@@ -7,7 +7,7 @@ from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import find_ceiling
 from hasten.diagnosis.diagnose import diagnose
-from hasten.records import HotLine, SyncPoint
+from hasten.records import CopyFacts, HotLine, SyncPoint
 
 ASKING = {**HEALTHY, "forward": 0.004, "backward": 0.006, "loss": 0.001}
 BUSY = {"forward": 0.03, "backward": 0.065}
@@ -53,3 +53,18 @@ def test_on_a_cpu_nothing_is_hidden():
     lines = (HotLine(where=LINE, phase="script", seconds=0.06),)
     (finding,) = diagnose(run(steps=steps(phases={**ASKING, "script": 0.06}), hot_lines=lines)).findings
     assert finding.recoverable == pytest.approx(0.06, rel=0.2)
+
+
+def test_copies_that_the_device_waits_for_are_inferred_where_nothing_was_tried():
+    copies = CopyFacts(num_bytes=19e6, pinned=1.0, blocking=0.0, dtypes=("uint8",), where=LINE)
+    copying = {"forward": 0.03, "backward": 0.04, "copy": 0.02}
+    (finding,) = diagnose(on_gpu(phases=ASKING, device=copying, facts={"copies": copies})).findings
+    assert finding.kind == "default_stream_copy" and finding.confirmed_by is None
+    assert finding.recoverable == pytest.approx(0.02)
+    aside = {"forward": 0.04, "backward": 0.05}  # on a stream of their own
+    assert diagnose(on_gpu(phases=ASKING, device=aside, facts={"copies": copies})).findings == ()
+
+
+def test_a_device_is_never_busy_for_longer_than_the_step():
+    breakdown = break_down(on_gpu(phases=ASKING, device={"forward": 0.06, "backward": 0.06}))
+    assert breakdown.device_seconds == pytest.approx(breakdown.step_seconds)

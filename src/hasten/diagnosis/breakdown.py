@@ -42,7 +42,7 @@ def break_down(run: Run) -> Breakdown:
     known = sum(v for v in phases.values() if v is not None)
     total = regular + sum(rare.values())
     samples = _samples_per_step(run.steps)
-    wait, device = _device(marked)
+    wait, device = _device(marked, total)
     return Breakdown(
         step_seconds=total,
         median_seconds=statistics.median(s.seconds for s in plain),
@@ -148,7 +148,7 @@ def _spread(plain: Sequence[Step], total: float) -> Interval | None:
     return Interval(value=total, low=max(0.0, estimate.low + shift), high=estimate.high + shift)
 
 
-def _device(marked: Sequence[Step]) -> tuple[float | None, dict[str, float]]:
+def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[str, float]]:
     """Seconds a step that the device waited for data, and was busy with each phase; nothing on a CPU."""
     seen = [s for s in marked if s.device]
     if not seen:
@@ -157,4 +157,5 @@ def _device(marked: Sequence[Step]) -> tuple[float | None, dict[str, float]]:
     wait = statistics.fmean(
         max(0.0, min(s.phases.get("data_wait", 0.0), s.seconds - sum(s.device.values()))) for s in seen
     )
-    return wait, phases
+    most = min(1.0, total / max(sum(phases.values()), 1e-9))  # marked steps may be longer, and nothing is busy twice
+    return wait, {phase: most * seconds for phase, seconds in phases.items()}

@@ -165,11 +165,18 @@ def _device(case: Case) -> Iterator[Finding]:
 
 def _copies(case: Case) -> Iterator[Finding]:
     copies, ceiling = case.facts.copies, case.ceiling
-    if copies is None or ceiling.free_copies is None or ceiling.free_batches is None:
+    if copies is None:
         return
-    if case.measured("device replay") is None:
+    copying = case.breakdown.device_phases.get("copy", 0.0)
+    because = f"{copies.num_bytes / 1e6:.1f} MB a step"
+    if not case.tried("device replay"):
+        saved, confirmed_by = copying, None
+        because += f"; the device copies for {ms(copying)} of it, and computes nothing meanwhile"
+    elif case.measured("device replay") is None or ceiling.free_copies is None or ceiling.free_batches is None:
         return  # not sure: batches replayed from the device took as long as others
-    saved = max(0.0, ceiling.free_batches - ceiling.free_copies)
+    else:
+        saved, confirmed_by = max(0.0, ceiling.free_batches - ceiling.free_copies), "device replay"
+        because += f"; without copies the step takes {ms(ceiling.free_copies)}"
     if copies.pinned < 0.5:
         kind, title, remedy = (
             "pageable_copy",
@@ -198,8 +205,8 @@ def _copies(case: Case) -> Iterator[Finding]:
         kind=kind,
         title=title,
         recoverable=saved if kind != "wide_copy" else 0.75 * saved,
-        confirmed_by="device replay",
-        because=(f"{copies.num_bytes / 1e6:.1f} MB a step; without copies the step takes {ms(ceiling.free_copies)}",),
+        confirmed_by=confirmed_by,
+        because=(because,),
         remedy=remedy,
         where=copies.where,
     )
