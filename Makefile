@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search gpu-day gpu-wheels clean
+.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench-honesty: venv ## a script against itself, slowed down, and made worse: wha
 
 bench-search: venv ## what the search finds against every combination of the same switches
 	$(BIN)/python benchmarks/search.py
+
+regress: venv ## this checkout against another commit, in turn; BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands"]
+	$(BIN)/python benchmarks/regress.py $(BASE) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))
 
 gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose stories" BUDGET=30m RESULTS=DIR DRY=1
 	PYTHON=$(GPU_PYTHON); $${PYTHON:-$(BIN)/python} benchmarks/gpu_day.py $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))
