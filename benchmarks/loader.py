@@ -68,7 +68,11 @@ def main() -> None:
 
 def run_workload(name: str, workload: Workload, bench: Bench, wanted: argparse.Namespace) -> dict:
     """All that was found, saved after every step."""
-    sides = [side for side in workload.sides if not wanted.sides or side.name in wanted.sides.split(",")]
+    sides = [
+        side
+        for side in workload.sides
+        if not wanted.sides or side.name in wanted.sides.split(";" if ";" in wanted.sides else ",")
+    ]
     result = {
         "workload": name,
         "title": workload.title,
@@ -118,7 +122,7 @@ def begin(side: Side, environment: Environment) -> dict:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), metavar="WORKLOAD")
-    parser.add_argument("--sides", default="", help="names, with commas between; all where left out")
+    parser.add_argument("--sides", default="", help="names, with commas or semicolons between; all where left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="a window is whole epochs of at least so long")
     parser.add_argument("--workers", type=int, help="for all sides, instead of searching for each one's best")

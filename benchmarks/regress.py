@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loader_sides.catalog import WORKLOADS
+
 from hasten.stats import ratio_interval
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -150,7 +152,20 @@ def tuned(side: Side, item: str, _rounds: int) -> dict[str, Any]:
 
 
 def loader(side: Side, item: str, rounds: int) -> dict[str, Any]:
-    words = ["--only", item, "--sides", "hasten,torch", "--rounds", rounds, "--python", side.python, "--workers", 2]
+    names = sides_of(item)
+    torch, *ours = names
+    words = [
+        "--only",
+        item,
+        "--sides",
+        ";".join([*names, ""]),
+        "--rounds",
+        rounds,
+        "--python",
+        side.python,
+        "--workers",
+        2,
+    ]
     out = ROOT / "benchmarks" / "results" / "loader" / f"{item}.some.json"
     before = out.read_text(encoding="utf-8") if out.exists() else None
     benchmark = [sys.executable, str(ROOT / "benchmarks" / "loader.py"), *map(str, words)]
@@ -162,7 +177,16 @@ def loader(side: Side, item: str, rounds: int) -> dict[str, Any]:
             out.write_text(before, encoding="utf-8")
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])[item]
+    told = json.loads(done.stdout.splitlines()[-1])[item]
+    figures = ("samples_per_second", "cpu_seconds_per_sample")
+    return {name: {figure: told[name][figure][0] / told[torch][figure][0] for figure in figures} for name in ours}
+
+
+def sides_of(item: str) -> list[str]:
+    """torch's side of a workload of benchmarks/loader.py, and hasten's."""
+    sides = WORKLOADS[item].sides
+    torch = sorted((side.name for side in sides if side.module == "torch_side"), key=lambda name: name != "torch")[0]
+    return [torch, *(side.name for side in sides if side.module == "hasten_side")]
 
 
 def overhead(side: Side, _item: str, rounds: int) -> dict[str, Any]:
@@ -257,15 +281,18 @@ def rows(part: str, item: str, found: dict[str, Any]) -> Iterator[tuple[str, str
             texts.append(f"{shown}, {run['verdict']}, {run['seconds']:.0f} s")
         yield item, *texts, ""
     elif part == "loader":
-        texts = [json.dumps({k: v for k, v in run.get("hasten", {}).items() if k in SHOWN}) for run in (one, other)]
-        yield item, *texts, ""
+        for name, figures in one.items():
+            for figure, unit in (
+                ("samples_per_second", "of torch's rate"),
+                ("cpu_seconds_per_sample", "of torch's CPU"),
+            ):
+                ratio = other[name][figure] / figures[figure]
+                texts = [f"{run[name][figure]:.3g} {unit}" for run in (one, other)]
+                yield f"{item}, {name}", *texts, f"{ratio:.2f}"
     else:
         for name in one["ratios"]:
             texts = ["{:.3f} ({:.3f} to {:.3f})".format(*run["ratios"][name][0]) for run in (one, other)]
             yield f"step, {name}", *texts, ""
-
-
-SHOWN = ("samples_per_second", "cpu_ms", "of_torch", "rate_of_torch")
 
 
 def table(folder: Path, sides: tuple[Side, Side]) -> Iterator[str]:
