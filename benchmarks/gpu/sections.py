@@ -77,6 +77,8 @@ def tests(dry: bool) -> dict[str, Any]:
         done = subprocess.run(
             [*command, *(str(ROOT / "tests" / one) for one in TESTS)], capture_output=True, text=True
         )
+        if not report.exists():
+            raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
         suite = ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None
     cases = {
@@ -106,7 +108,7 @@ def diagnose(name: str, dry: bool) -> dict[str, Any]:
     """What hasten finds in a script, against the finding that its docstring announces."""
     script = FAULTY / f"{name}.py"
     words = ["diagnose", "--json", "--seconds", 2 if dry else 8, *(["--quick"] if dry else []), script]
-    record = hasten(*words, *(["--small"] if dry else []), limit=150)
+    record = hasten(*words, *(["--small"] if dry else []), limit=300)
     diagnosis, run = record.get("diagnosis", {}), record.get("run", record)
     expected = re.search(r"Expected finding: (\w+)", script.read_text(encoding="utf-8"))
     found = [finding["kind"] for finding in diagnosis["findings"]]

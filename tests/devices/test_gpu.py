@@ -157,3 +157,25 @@ def test_the_driver_tells_the_device_and_what_it_does():
     finally:
         driver.close()
         driver.close()
+
+
+def test_the_look_for_waits_ends_after_a_few_steps():
+    marks = Marks()
+    watch = DeviceWatch(marks)
+    mode = torch.cuda.get_sync_debug_mode()
+    watch.turn(full=True)
+    assert torch.cuda.get_sync_debug_mode() != mode
+    for _ in range(8):
+        watch.step()
+    assert torch.cuda.get_sync_debug_mode() == mode
+
+
+def test_a_read_that_is_marked_itself_is_not_told_twice():
+    marks = Marks()
+    watch = DeviceWatch(marks)
+    watch.turn(full=True)
+    marks.reading = True
+    torch.ones(1, device=DEVICE).item()
+    marks.reading = False
+    watch.off()
+    assert marks.spans == []

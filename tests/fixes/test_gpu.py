@@ -60,6 +60,7 @@ def test_it_learns_as_well_under(put_on, name, value):
 def test_tf32_is_off_again_when_the_fix_is(put_on, site):
     before = cuda.allows_tf32()
     put_on("tf32")
+    fit(steps=1)
     assert cuda.allows_tf32()
     site.patches.undo()
     assert cuda.allows_tf32() == before

@@ -30,10 +30,12 @@ def built_for() -> str | None:
 
 
 def is_available(device: str | torch.device | None = None) -> bool:
-    """Whether there is an accelerator that torch can use; `device`: one of that type. May initialize its driver."""
+    """Whether there is an accelerator that torch can use; `device`: one of that type. Initializes no CUDA device."""
     kind = built_for()
     if kind is None or (device is not None and torch.device(device).type != kind):
         return False
+    if kind == "cuda":  # counted by the driver's management library, which initializes nothing
+        return torch.cuda.device_count() > 0
     return bool(torch.accelerator.is_available())
 
 
@@ -70,6 +72,11 @@ def on_stream(stream: torch.Stream) -> contextlib.AbstractContextManager[Any]:
 def has_streams(device: torch.device) -> bool:
     """Whether copies to the device can go on beside what it computes; on MPS host and device share their memory."""
     return device.type != "mps" and hasattr(torch.get_device_module(device), "stream")
+
+
+def wait() -> None:
+    """Wait until the current device has done all that it was asked for."""
+    torch.accelerator.synchronize()
 
 
 def memory_in_use() -> int:

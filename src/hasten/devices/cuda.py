@@ -26,7 +26,7 @@ def is_in_use() -> bool:
 
 
 def is_available() -> bool:
-    """Whether torch can use a CUDA device. May initialize the driver."""
+    """Whether torch can use a CUDA device. Initializes none."""
     return accelerator.is_available("cuda")
 
 

@@ -27,7 +27,6 @@ from hasten.loading.crew.threads import Threads
 from hasten.loading.crew.worker import threads_as_there
 from hasten.loading.datasets.prefix import Finder
 from hasten.loading.epoch.staffing import MOST_PER_CORE, usable_cores
-from hasten.loading.epoch.transfer import consumed
 from hasten.loading.memory.arena import Arena
 from hasten.loading.memory.nest import Nest, finished
 from hasten.loading.memory.slots import Slots
@@ -164,11 +163,11 @@ def _uses_threads(loader: DataLoader[Any], settings: Settings, recipe: Recipe, k
 
 
 def _slots(loader: DataLoader[Any], settings: Settings, *, is_shared: bool) -> Slots:
-    pins = (loader.pin_memory or settings.device is not None) and cuda.is_available()
+    # Without `device` nobody knows when the script's own copies are over: torch copies to pinned memory that it follows.
+    pins = settings.device is not None and cuda.is_available()
     return Slots(
         Arena(int(available_memory() * SLOTS_SHARE), is_shared=is_shared),
         pin=cuda.pin if pins else None,
-        when_returned=consumed if pins else None,
     )
 
 

@@ -89,7 +89,15 @@ def _as_it_was(output: torch.Tensor) -> torch.Tensor:
 
 def compile(site: Site, fix: str, value: object) -> None:
     """The roots' forward compiled by torch.compile, in place: the model and its state keys stay what they are."""
-    site.on_inner_forward(fix, lambda forward: site.compiled(forward, mode=str(value)))
+
+    def compiled(forward: Forward) -> Forward:
+        made = site.compiled(forward, mode=str(value))
+        if value != "reduce-overhead":
+            return made
+        # The next call of a captured graph writes to the same memory, and the script may keep what it was given.
+        return lambda *arguments, **settings: with_tensors(made(*arguments, **settings), torch.clone)
+
+    site.on_inner_forward(fix, compiled)
 
 
 def fused_optimizer(site: Site, fix: str, _value: object) -> None:

@@ -46,11 +46,24 @@ def fp16(site: Site, fix: str, _value: object) -> None:
     scale_losses(site, fix)
 
 
-def tf32(site: Site, _fix: str, _value: object) -> None:
+def tf32(site: Site, fix: str, _value: object) -> None:
     """Products of float32 on NVIDIA's tensor cores, with 10 bits of mantissa."""
-    if not cuda.has_tf32():
-        raise NotApplicableError("it needs an NVIDIA GPU of compute capability 8.0 or later")
-    site.patches.on_undo(cuda.allow_tf32())
+    needs = "it needs an NVIDIA GPU of compute capability 8.0 or later"
+    if not cuda.is_available():
+        raise NotApplicableError(needs)
+    is_on: list[bool] = []
+
+    def allow(_module: nn.Module) -> None:
+        if is_on:
+            return
+        if not cuda.has_tf32():
+            raise NotApplicableError(needs)
+        if cuda.allows_tf32():
+            raise NotApplicableError("the script allows it itself")
+        is_on.append(True)
+        site.patches.on_undo(cuda.allow_tf32())
+
+    site.on_model(fix, allow)  # not before: the script chooses its device after `import torch`
 
 
 def matmul_precision(site: Site, _fix: str, value: object) -> None:

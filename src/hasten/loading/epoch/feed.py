@@ -27,7 +27,7 @@ from hasten.loading.epoch.epochs import Epochs
 from hasten.loading.epoch.handout import hand_out, made_by_dataset, put, raise_again
 from hasten.loading.epoch.order import Repeats
 from hasten.loading.epoch.staffing import Look, Staff, corrected, usable_cores
-from hasten.loading.epoch.transfer import Crossing, transfer_to
+from hasten.loading.epoch.transfer import Crossing, Transfer, transfer_to
 from hasten.loading.failures import name_sample
 from hasten.loading.memory.arena import Place
 from hasten.loading.memory.nest import Nest
@@ -73,6 +73,8 @@ class Feed(Epochs):
         self._last: Draft | None = None  # what was asked for by the batch that was handed out last
         self._learning: Draft | None = None  # its first sample is on its way, to show what all are like
         self._transfer = transfer_to(settings.device)
+        if isinstance(self._transfer, Transfer):
+            self._slots.when_returned = self._transfer.passed
         self._crossing: Crossing | None = None
         self._chunk = 1
         self._wanted = 0  # bytes of the largest batch that was collated as a whole

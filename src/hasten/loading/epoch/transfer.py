@@ -70,6 +70,15 @@ class Transfer:
         self._leaving.append((batch, event))
         return Crossing(sent, event)
 
+    def passed(self) -> Callable[[], bool]:
+        """Whether what was asked of the copying stream so far is done."""
+        event = accelerator.new_event()
+        try:
+            event.record(self._stream)
+        except RuntimeError:  # in a forked child, or as the interpreter ends: the device is not this process's
+            return lambda: True
+        return event.query
+
     def receive(self, crossing: Crossing) -> Any:
         """The batch, for use on the current stream."""
         consumer = accelerator.current_stream(self.device)
@@ -83,14 +92,11 @@ class Transfer:
 
 def _copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:
     tensor = value.pixels if isinstance(value, LateImages) else value
-    if pinned and not tensor.is_pinned():
+    if pinned and _may_be_pinned(tensor) and not tensor.is_pinned():
         tensor = tensor.pin_memory()  # from pageable memory it would wait for what the stream was asked for before
     there = tensor.to(device, non_blocking=True)
     return scale_batch(there, value.scaling) if isinstance(value, LateImages) else there
 
 
-def consumed() -> Callable[[], bool]:
-    """Whether what has been asked of the current stream so far is done: copies from pinned memory among it."""
-    event = accelerator.new_event()
-    event.record()
-    return event.query
+def _may_be_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided

@@ -57,7 +57,7 @@ class Slots:
         self._free: deque[Place] = deque()
         self._resting: deque[tuple[Place, Callable[[], bool]]] = deque()  # nobody's but the device's
         self._pin = pin
-        self._when_returned = when_returned
+        self.when_returned = when_returned
         self._unpin: list[Callable[[], object]] = []
         weakref.finalize(self, _undo, self._unpin)
 
@@ -99,10 +99,10 @@ class Slots:
 
     def _return(self, place: Place) -> None:
         self.used_bytes -= place.size
-        if self._when_returned is None:
+        if self.when_returned is None:
             self._free.append(place)
         else:
-            self._resting.append((place, self._when_returned()))
+            self._resting.append((place, self.when_returned()))
 
     def _wake(self) -> None:
         for _ in range(len(self._resting)):

@@ -28,6 +28,7 @@ class Course:
         self.segment: Segment | None = None
         self.cold: Callable[[], bool] = lambda: False  # the warm-up goes on while it is, up to `longest_warm_up`
         self.longest_warm_up = LONGEST_WARM_UP
+        self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a stretch: wait for the device
         self._program: Program = iter(())
         self._begun = 0.0
         self._steps = 0  # of this segment
@@ -47,27 +48,33 @@ class Course:
             self.first_step_at = now
         segment = self.segment
         if segment is None:
-            return self._warm(now)
-        self._steps += 1
-        self.history.num_steps += 1
-        self.bounds.append((now, segment.label, self._steps > segment.settle))
-        if self._steps == segment.settle:
+            over, begins = self._is_warm(now), False
+        else:
+            self._steps += 1
+            self.history.num_steps += 1
+            over, begins = self._is_full(segment, now), self._steps == segment.settle
+        if over or begins:
+            now = self.catch_up(now)
+        counted = segment is not None and self._steps > segment.settle
+        self.bounds.append((now, self.label or "warm-up", counted))
+        if segment is None and over:
+            self.started_at = now
+        if begins:
             self._begun = now
+        return over
+
+    def _is_full(self, segment: Segment, now: float) -> bool:
         taken, elapsed = self._steps - segment.settle, now - self._begun
         if taken < 1 or elapsed < segment.min_seconds:
             return False
         return taken >= segment.min_steps or elapsed >= max(PATIENCE, 4 * segment.min_seconds)
 
-    def _warm(self, now: float) -> bool:
+    def _is_warm(self, now: float) -> bool:
         assert self.first_step_at is not None
-        self.bounds.append((now, "warm-up", False))
-        done, elapsed = len(self.bounds), now - self.first_step_at
+        done, elapsed = len(self.bounds) + 1, now - self.first_step_at
         if self.cold() and elapsed < self.longest_warm_up:
             return False
-        if (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP):
-            self.started_at = now
-            return True
-        return False
+        return (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP)
 
     def warm_step(self) -> float:
         """Mean seconds of the warm-up's steps after the first."""

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hasten.devices import cuda
+
 if TYPE_CHECKING:
     from torch import Event
 
@@ -30,10 +32,14 @@ class DeviceClock:
         self._open: list[Event | None] = []
         self._has_ended = False  # the device has no events, or they tell no time
 
+    def begin(self) -> None:
+        """A stretch begins: what was left open, by an error or a stretch that ended within, is not timed."""
+        self._open.clear()
+
     def enter(self) -> None:
-        """A span begins; only the outermost is timed."""
+        """A span begins; only the outermost is timed, and nothing that goes into a graph."""
         event = None
-        if not self._open and len(self._pending) < MOST_PENDING and not self._has_ended:
+        if not self._open and len(self._pending) < MOST_PENDING and not self._has_ended and not cuda.is_capturing():
             event = self._record()
         self._open.append(event)
 
@@ -62,7 +68,7 @@ class DeviceClock:
 
     def poll(self) -> None:
         """Take down what the device has passed by now."""
-        while self._pending and self._pending[0][3].query():
+        while self._pending and not cuda.is_capturing() and self._pending[0][3].query():
             kind, start, first, last = self._pending.popleft()
             try:
                 self.spans.append((kind, start, first.elapsed_time(last) / 1e3))

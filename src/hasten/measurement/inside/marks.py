@@ -39,6 +39,7 @@ class Marks:
         self.full = False  # False: only what the time of record needs
         self.by_optimizer = False  # steps end with an optimizer's: the time of record needs no backward
         self.thread = get_ident()
+        self.reading = False  # in a call that is marked as reading from the device, or copying to it
         self.device: DeviceClock | None = None  # where the script trains on a GPU
         self.places: dict[Place, int] = {}
         self.first_place: dict[str, int] = {}

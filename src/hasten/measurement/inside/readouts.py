@@ -53,9 +53,11 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
             clock = marks.device
             if clock is not None:
                 clock.enter()
+            marks.reading = True
             try:
                 result = original(self, *arguments, **settings)
             finally:
+                marks.reading = False
                 if clock is not None:
                     clock.leave("copy", start)
             if isinstance(result, torch.Tensor) and result.device.type != "cpu":
@@ -77,8 +79,12 @@ def _sync(marks: Marks, label: str, original: Function) -> Function:
         # Optimizers and frameworks read scalars of their own; only what the user wrote is theirs to mend.
         if not marks.full or not caller_is_user(1) or not marks.here():
             return original(*arguments, **settings)
-        start = marks.now()
-        result = original(*arguments, **settings)
+        start, outer = marks.now(), marks.reading
+        marks.reading = True
+        try:
+            result = original(*arguments, **settings)
+        finally:
+            marks.reading = outer
         marks.add("sync", start, [marks.place(1), label])
         return result
 

@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
-from hasten.devices import cuda
+from hasten.devices import accelerator, cuda
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
 from hasten.measurement.inside.course import Course
@@ -65,6 +65,7 @@ class Session:
         self.marks = marks
         self.loaders = Loaders()
         self.course = Course(history)
+        self.course.catch_up = self._catch_up
         self.boundary = Boundary()
         self.roots: Roots | None = None
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
@@ -177,6 +178,7 @@ class Session:
         self.marks.between = BETWEEN
         if self.marks.device is not None:
             self.marks.device.poll()
+        self._device.step()
         first = self.course.first_step_at is None
         over = self.course.step(now)
         if first:
@@ -186,9 +188,21 @@ class Session:
             if not self._rearm and self.roots is not None:
                 self.roots.settle(self.boundary.parameters())
         if over:
-            self._turn(now)
+            self._turn(self.course.bounds[-1][0])  # when the device was done
         if self._status.due(now):
             self._status.tell(self._counts())
+
+    def _catch_up(self, now: float) -> float:
+        """What the device was still to do belongs to the stretch that asked for it: wait for it, and say when it is done.
+
+        Only at a stretch's ends. A host may be a thousand operators ahead, a tenth of a second and more.
+        """
+        if not accelerator.is_in_use() or cuda.is_capturing():
+            return now
+        accelerator.wait()
+        if self.marks.full:
+            self.marks.add("sync", now, [-1, "waiting for the GPU"])
+        return self.marks.now()
 
     def _first_step_ended(self) -> None:
         self._status.reach("warming up", self._counts())
@@ -273,6 +287,7 @@ class Session:
         self.marks.open.clear()
         self.marks.thread = get_ident()
         self.marks.full = False
+        self.marks.device = None  # its events are the parent's
         self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
         self.closing = False
         self.course.forked()

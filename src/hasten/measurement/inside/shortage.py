@@ -14,7 +14,12 @@ import torch
 
 from hasten.devices import accelerator
 
-PHRASES = ("can't allocate memory", "CUDA error: out of memory")  # of the CPU's allocator, and of libraries'
+PHRASES = (  # of the CPU's allocator, and of libraries'
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 def ran_out(error: BaseException) -> bool:
