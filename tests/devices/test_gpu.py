@@ -120,7 +120,7 @@ def test_the_gpu_watch_times_spans_and_finds_waits():
     assert any(kind == "sync" and "waiting for the GPU" in detail for kind, _, _, detail in marks.spans)
     torch.cuda.synchronize()
     marks.device.poll()
-    assert [(kind, seconds > 0) for kind, _, seconds in marks.device.spans] == [("forward", True)]
+    assert [(kind, seconds > 0) for kind, _, seconds, _ in marks.device.spans] == [("forward", True)]
     start = marks.enter("backward")  # with events of the pool
     marks.leave("backward", start)
     torch.cuda.synchronize()

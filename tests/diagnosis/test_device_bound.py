@@ -1,5 +1,6 @@
 """On a GPU the host only asks: what it waits for while the device is busy costs nothing."""
 
+import msgspec
 import pytest
 from runs import GPU, HEALTHY, LINE, machine, run, steps
 
@@ -68,3 +69,12 @@ def test_copies_that_the_device_waits_for_are_inferred_where_nothing_was_tried()
 def test_a_device_is_never_busy_for_longer_than_the_step():
     breakdown = break_down(on_gpu(phases=ASKING, device={"forward": 0.06, "backward": 0.06}))
     assert breakdown.device_seconds == pytest.approx(breakdown.step_seconds)
+
+
+def test_a_device_that_waits_for_the_host_in_a_phase_is_not_busy_with_it():
+    asking = {"phases": ASKING, "device": BUSY, "facts": {"num_calls": 2000.0}}
+    assert diagnose(on_gpu(**asking)).findings == ()
+    waited = on_gpu(**asking)
+    steps_ = tuple(msgspec.structs.replace(s, device_waited=0.095 if s.marked else 0.0) for s in waited.steps)
+    (finding,) = diagnose(msgspec.structs.replace(waited, steps=steps_)).findings
+    assert finding.kind == "launch_bound"

@@ -87,7 +87,7 @@ def test_tickets_of_our_own_loader_have_lanes_and_count_as_no_batch():
 
 def test_the_device_does_one_thing_after_the_other():
     told = raw()
-    told["device_spans"] = [["forward", 3.3, 0.4], ["backward", 3.5, 0.3]]
+    told["device_spans"] = [["forward", 3.3, 0.4, False], ["backward", 3.5, 0.3, True]]
     bars = [bar for bar in timeline_of(Recorded(told, []), zero=0.0).bars if bar.lane == "device"]
     assert bars[1].start == pytest.approx(bars[0].start + 0.4)
 

@@ -54,6 +54,7 @@ def break_down(run: Run) -> Breakdown:
         device_seconds=sum(device.values()) if device else None,
         device_wait=wait,
         device_phases=device,
+        device_waited=min(_waited(marked), sum(device.values())),
     )
 
 
@@ -159,3 +160,8 @@ def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[st
     )
     most = min(1.0, total / max(sum(phases.values()), 1e-9))  # marked steps may be longer, and nothing is busy twice
     return wait, {phase: most * seconds for phase, seconds in phases.items()}
+
+
+def _waited(marked: Sequence[Step]) -> float:
+    seen = [s.device_waited for s in marked if s.device]
+    return statistics.fmean(seen) if seen else 0.0

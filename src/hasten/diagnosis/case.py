@@ -57,6 +57,11 @@ class Case:
         return None if busy is None else max(0.0, self.step - busy)
 
     @cached_property
+    def waiting(self) -> float | None:
+        """The same, with the phases in which the device waited for the host to ask: what a faster host can gain."""
+        return None if self.idle is None else min(self.step, self.idle + self.breakdown.device_waited)
+
+    @cached_property
     def regular(self) -> float:
         """The step without epoch starts, validations and checkpoints."""
         return self.step - self.phase(*RARE)

@@ -89,12 +89,12 @@ def diagnose(run: Run) -> Diagnosis:
 
 def _while_idle(case: Case, finding: Finding) -> Finding:
     """What the host does while the device is busy costs no time: only a device that has nothing to do can be sped up so."""
-    if finding.confirmed_by is not None or finding.kind not in HOST_SIDE or case.idle is None:
+    if finding.confirmed_by is not None or finding.kind not in HOST_SIDE or case.waiting is None:
         return finding
-    if finding.recoverable <= case.idle:
+    if finding.recoverable <= case.waiting:
         return finding
-    note = (*finding.because, f"for all but {ms(case.idle)} of the step the device is busy")
-    return msgspec.structs.replace(finding, recoverable=case.idle, interval=None, because=note)
+    note = (*finding.because, f"for all but {ms(case.waiting)} of the step the device is busy")
+    return msgspec.structs.replace(finding, recoverable=case.waiting, interval=None, because=note)
 
 
 def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:

@@ -35,6 +35,7 @@ class FoldedStep:
     segment: int = 0  # how many segments came before its own
     phases: dict[str, float] = field(default_factory=dict)
     device: dict[str, float] = field(default_factory=dict)  # of the phases that have events
+    device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
     num_batches: int = 0
     num_samples: int | None = None
     num_validations: int = 0

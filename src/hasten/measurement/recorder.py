@@ -67,11 +67,12 @@ class Recorded:
     def _time_on_device(self) -> None:
         """Give each step what its spans took on the device."""
         starts = [step.start for step in self.steps]
-        for kind, start, taken in self.raw.get("device_spans", ()):
+        for kind, start, taken, waited in self.raw.get("device_spans", ()):
             index = bisect_right(starts, start) - 1
             if index >= 0 and start < self.steps[index].end:
                 device = self.steps[index].device
                 device[kind] = device.get(kind, 0.0) + taken
+                self.steps[index].device_waited += taken * waited
 
     def _script_share(self) -> float:
         """Share of the time between spans in which the sampler met a known line."""
@@ -260,6 +261,7 @@ def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
         marked=marked,
         phases=phases,
         device=step.device,
+        device_waited=step.device_waited,
         num_batches=step.num_batches,
         num_samples=step.num_samples,
         starts_epoch=step.starts_epoch,

@@ -139,7 +139,7 @@ def _stages(line: Mapping[str, Any]) -> list[tuple[str, float]]:
 def _device(raw: Mapping[str, Any], start: float, end: float) -> Iterator[Bar]:
     """What the device did: each span begins when the host handed it over, or when the one before it ended."""
     free = float("-inf")
-    for kind, begun, seconds in sorted(raw.get("device_spans", ()), key=lambda span: span[1]):
+    for kind, begun, seconds, _ in sorted(raw.get("device_spans", ()), key=lambda span: span[1]):
         at = max(begun, free)
         free = at + seconds
         yield from _bar("device", kind, at, free, start, end)

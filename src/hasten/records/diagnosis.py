@@ -18,6 +18,7 @@ class Breakdown(Record, frozen=True):
     num_steps: int
     device_seconds: float | None = None  # device busy in a step; None on the CPU
     device_wait: float | None = None  # device idle while the host waited for data
+    device_waited: float = 0.0  # of device_seconds, where the device was done before the host asked for more
     device_phases: dict[str, float] = {}  # what the device takes for what was asked of it in each phase
 
 

@@ -54,6 +54,7 @@ class Step(Record, frozen=True):
     marked: bool  # False: time of record, the boundary and the data wait only
     phases: dict[str, float] = {}  # exclusive host seconds; a phase that was not seen is not there
     device: dict[str, float] = {}  # device seconds of the phases that have events
+    device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
     num_batches: int = 0
     num_samples: int | None = None
     starts_epoch: bool = False  # workers start in it: none of the regular steps

@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
 
 
 def main(args):
-    vocabulary, batch, length, width = (32, 4, 4, 8) if args.small else (1024, 64, 64, 256)
+    vocabulary, batch, length, width = (32, 4, 48, 8) if args.small else (1024, 64, 64, 256)
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

@@ -58,7 +58,7 @@ def test_a_span_is_told_only_after_the_device_has_passed_it():
     assert clock.spans == []
     device.run()
     clock.poll()
-    assert clock.spans == [("forward", 10.0, 0.25)]
+    assert clock.spans == [("forward", 10.0, 0.25, False)]
 
 
 def test_only_the_outermost_span_is_timed():
@@ -69,7 +69,7 @@ def test_only_the_outermost_span_is_timed():
     clock.leave("optimizer", 0.0)
     device.run()
     clock.poll()
-    assert clock.spans == [("optimizer", 0.0, 0.5)]
+    assert clock.spans == [("optimizer", 0.0, 0.5, True)]
 
 
 def test_events_are_used_again():
@@ -109,7 +109,7 @@ def test_an_event_of_another_device_is_replaced_by_one_of_this():
     span(clock, device, "backward", 2.0, 0.25)
     device.run()
     clock.poll()
-    assert [kind for kind, _, _ in clock.spans] == ["forward", "backward"]
+    assert [kind for kind, *_ in clock.spans] == ["forward", "backward"]
 
 
 class SilentEvent(FakeEvent):
@@ -137,3 +137,20 @@ def test_a_device_without_events_has_no_clock():
     span(clock, Device(), "forward", 10.0, 0.25)
     clock.poll()
     assert clock.spans == []
+
+
+def test_a_device_that_is_done_before_it_is_asked_for_more_has_waited_for_the_host():
+    device = Device()
+    clock = DeviceClock(device.event)
+    span(clock, device, "forward", 10.0, 0.25)
+    device.run()  # the host is slower
+    span(clock, device, "backward", 11.0, 0.25)
+    span(clock, device, "optimizer", 12.0, 0.25)  # the device is still busy
+    clock.poll()
+    device.run()
+    clock.poll()
+    assert [(kind, waited) for kind, _, _, waited in clock.spans] == [
+        ("forward", True),
+        ("backward", False),
+        ("optimizer", False),
+    ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hasten.devices import cuda
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
 MOST_PENDING = 4096  # spans that wait for their events; beyond, the span is dropped and counted
 
 
+@dataclass
+class Pending:
+    """A span that the device has still to pass."""
+
+    kind: str
+    start: float
+    first: Event
+    last: Event
+    waited: bool = False
+
+
 class DeviceClock:
     """Times outermost spans on the device."""
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
-        self.spans: list[tuple[str, float, float]] = []  # kind, start on the host, seconds on the device
+        # Kind, start on the host, seconds on the device, and whether the device was done before it was asked for more:
+        # then it waited for the host, and the seconds are the host's.
+        self.spans: list[tuple[str, float, float, bool]] = []
         self._new_event = new_event
         self._pool: list[Event] = []
-        self._pending: deque[tuple[str, float, Event, Event]] = deque()
+        self._pending: deque[Pending] = deque()
+        self._latest: Pending | None = None  # the span that ended last, while nothing came after it
         self._open: list[Event | None] = []
         self._has_ended = False  # the device has no events, or they tell no time
 
@@ -39,6 +54,7 @@ class DeviceClock:
     def enter(self) -> None:
         """A span begins; only the outermost is timed, and nothing that goes into a graph."""
         event = None
+        self._note_waiting()
         if not self._open and len(self._pending) < MOST_PENDING and not self._has_ended and not cuda.is_capturing():
             event = self._record()
         self._open.append(event)
@@ -48,7 +64,13 @@ class DeviceClock:
         first = self._open.pop() if self._open else None
         last = self._record() if first is not None else None
         if first is not None and last is not None:
-            self._pending.append((kind, start, first, last))
+            self._latest = Pending(kind, start, first, last)
+            self._pending.append(self._latest)
+
+    def _note_waiting(self) -> None:
+        latest, self._latest = self._latest, None
+        if latest is not None and not cuda.is_capturing():
+            latest.waited = latest.last.query()
 
     def _record(self) -> Event | None:
         if self._pool:
@@ -68,14 +90,15 @@ class DeviceClock:
 
     def poll(self) -> None:
         """Take down what the device has passed by now."""
-        while self._pending and not cuda.is_capturing() and self._pending[0][3].query():
-            kind, start, first, last = self._pending.popleft()
+        self._note_waiting()
+        while self._pending and not cuda.is_capturing() and self._pending[0].last.query():
+            one = self._pending.popleft()
             try:
-                self.spans.append((kind, start, first.elapsed_time(last) / 1e3))
+                self.spans.append((one.kind, one.start, one.first.elapsed_time(one.last) / 1e3, one.waited))
             except NotImplementedError:
                 self._has_ended = True
                 self._pending.clear()
                 return
             except RuntimeError:
                 continue  # the span began on one device and ended on another
-            self._pool += [first, last]
+            self._pool += [one.first, one.last]
