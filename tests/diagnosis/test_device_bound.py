@@ -78,3 +78,14 @@ def test_a_device_that_waits_for_the_host_in_a_phase_is_not_busy_with_it():
     steps_ = tuple(msgspec.structs.replace(s, device_waited=0.095 if s.marked else 0.0) for s in waited.steps)
     (finding,) = diagnose(msgspec.structs.replace(waited, steps=steps_)).findings
     assert finding.kind == "launch_bound"
+
+
+def test_on_a_device_the_spread_is_that_of_stretches_not_of_steps():
+    """Each stretch of six steps takes 0.6 s, five of them at once, and all of it in the last."""
+    measured, made = on_gpu(phases=ASKING, device=BUSY), []
+    for number in range(48):
+        one = measured.steps[1] if number // 6 % 2 else measured.steps[0]
+        made.append(msgspec.structs.replace(one, index=number, seconds=0.55 if number % 6 == 5 else 0.01))
+    breakdown = break_down(msgspec.structs.replace(measured, steps=tuple(made)))
+    assert breakdown.median_seconds == pytest.approx(0.1)
+    assert breakdown.spread is not None and breakdown.spread.high - breakdown.spread.low < 0.001

@@ -12,6 +12,7 @@ their queue take the cores from the model. What the script's own lines take ther
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -42,11 +43,12 @@ def break_down(run: Run) -> Breakdown:
     known = sum(v for v in phases.values() if v is not None)
     total = regular + sum(rare.values())
     samples = _samples_per_step(run.steps)
+    means = _stretches(plain, whole=any(s.device for s in marked))
     wait, device = _device(marked, total)
     return Breakdown(
         step_seconds=total,
-        median_seconds=statistics.median(s.seconds for s in plain),
-        spread=_spread(plain, total),
+        median_seconds=statistics.median(means if device else [s.seconds for s in plain]),
+        spread=_spread(means, total),
         phases=phases,
         unaccounted=total - known if total - known > ROUNDING else 0.0,
         samples_per_second=samples / total if samples else None,
@@ -136,12 +138,22 @@ def _samples_per_step(steps: Sequence[Step]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _spread(plain: Sequence[Step], total: float) -> Interval | None:
-    """95 % interval of the mean, by means of up to twelve stretches of steps."""
+def _stretches(plain: Sequence[Step], *, whole: bool) -> list[float]:
+    """Mean seconds of a step in up to twelve stretches.
+
+    `whole`: in each stretch as it was measured, at whose ends the device had caught up. A single step of the host says
+    nothing there: it asks, and is done at once, or waits for many steps' work.
+    """
     size = max(1, len(plain) // 12)
-    means = [
-        statistics.fmean(_regular(s) for s in plain[i : i + size]) for i in range(0, len(plain) - size + 1, size)
-    ]
+    parts = [plain[i : i + size] for i in range(0, len(plain) - size + 1, size)]
+    if whole:
+        numbered = itertools.groupby(enumerate(plain), key=lambda one: one[1].index - one[0])
+        parts = [[step for _, step in group] for _, group in numbered]
+    return [statistics.fmean(_regular(s) for s in part) for part in parts]
+
+
+def _spread(means: Sequence[float], total: float) -> Interval | None:
+    """95 % interval of the mean, by the means of stretches."""
     if len(means) < 2:
         return None
     estimate = mean_interval(means)

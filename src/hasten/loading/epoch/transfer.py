@@ -21,6 +21,9 @@ from hasten.devices import accelerator
 from hasten.loading.images.scaling import scale_batch
 from hasten.loading.memory.nest import LateImages, map_tensors
 
+# Steps that the host may be ahead of the device: each has a batch there, whose memory is not free before the step is done.
+MOST_AHEAD = 3
+
 
 @dataclass
 class Crossing:
@@ -60,9 +63,12 @@ class Transfer:
         self.device = device
         self._stream = accelerator.new_stream(device)
         self._leaving: deque[tuple[Any, torch.Event]] = deque()
+        self._used: deque[torch.Event] = deque()  # of each batch that was handed out: when the step before it is done
 
     def send(self, batch: Any) -> Crossing:
         """Begin to copy a batch, and make floats of its images there."""
+        while len(self._used) > MOST_AHEAD:
+            self._used.popleft().synchronize()
         event = accelerator.new_event()
         with accelerator.on_stream(self._stream):
             sent = map_tensors(batch, lambda value: _copied(value, self.device, pinned=True))
@@ -85,6 +91,8 @@ class Transfer:
         if crossing.event is not None:
             consumer.wait_event(crossing.event)
         map_tensors(crossing.batch, lambda tensor: tensor.record_stream(consumer))
+        self._used.append(accelerator.new_event())
+        self._used[-1].record(consumer)
         while self._leaving and self._leaving[0][1].query():
             self._leaving.popleft()
         return crossing.batch

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.devices import accelerator
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.patches import Patches
 
@@ -31,6 +32,7 @@ Function = Callable[..., object]
 WARM_STEPS = 5
 MOST_STEPS = 1 << 17  # whose times are kept; later ones take the place of earlier ones
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # what others may have put in the file's place
+STRETCH_SECONDS = 1.0  # on a device: more than the host may be ahead by
 REGULAR = 3.0  # times the median: a longer step holds a validation, an epoch's start or a checkpoint
 
 
@@ -87,8 +89,11 @@ class Pace:
         """Samples a second in regular steps; None where no step was seen, or no batch."""
         if len(self._seconds) < 3 or not sum(self._samples):
             return None
-        limit = REGULAR * statistics.median(self._seconds)
-        regular = [(s, n) for s, n in zip(self._seconds, self._samples) if s <= limit]
+        steps = list(zip(self._seconds, self._samples))
+        if accelerator.is_in_use():  # the host asks for many steps and then waits for all: single steps say nothing
+            steps = _stretches(steps)
+        limit = REGULAR * statistics.median(s for s, _ in steps)
+        regular = [(s, n) for s, n in steps if s <= limit]
         return sum(n for _, n in regular) / sum(s for s, _ in regular)
 
     def line(self) -> str | None:
@@ -138,3 +143,15 @@ def _rank() -> int:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
     return int(os.environ.get("RANK", "0") or 0)
+
+
+def _stretches(steps: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Seconds and samples of steps that follow each other, a second and more together."""
+    found: list[tuple[float, int]] = []
+    seconds, samples = 0.0, 0
+    for taken, number in steps:
+        seconds, samples = seconds + taken, samples + number
+        if seconds >= STRETCH_SECONDS:
+            found.append((seconds, samples))
+            seconds, samples = 0.0, 0
+    return found or [(seconds, samples)]
