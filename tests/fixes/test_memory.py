@@ -477,3 +477,24 @@ def test_gradients_asked_for_by_name_come_at_once(put_on):
     loss = model(torch.randn(8, 4)).square().mean()
     found = torch.autograd.grad(loss, list(model.parameters()))
     assert all(gradient.abs().sum() > 0 for gradient in found)
+
+
+def test_a_batch_is_let_go_once_its_backward_is_done(put_on):
+    put_on("micro_batch", "auto")
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = []
+    gc.disable()
+    try:
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            batches.append(weakref.ref(x))
+            output = model(x)
+            loss = output.square().mean()
+            del x
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert output.grad_fn is not None and [one() for one in batches] == [None, None, None]
+    finally:
+        gc.enable()

@@ -183,7 +183,10 @@ class _Survival:
             work = whole[0]
             clean = not zeroed and work.has_no_gradients()
             try:
-                return original(*arguments, **settings)
+                result = original(*arguments, **settings)
+                if not _is_special(*arguments, **settings):  # no other backward comes through this graph
+                    work.let_go()
+                return result
             except Exception as error:
                 # Half a backward cannot be taken off gradients that were there before.
                 may_repeat = (clean or work.is_part_of(zeroed)) and not _is_special(*arguments, **settings)

@@ -114,7 +114,14 @@ class Work:
                 node.metadata[OUTPUT] = True  # pyright: ignore[reportIndexIssue]
         return output
 
+    def let_go(self) -> None:
+        """Its backward is done: hold neither batch nor gradients, though the output and its hooks may live on."""
+        self._given, self.gradients, self._outputs = ((), {}), [], []
+        self.__dict__.pop("_flat", None)
+
     def _note(self, number: int, gradient: torch.Tensor) -> None:
+        if not self._outputs:
+            return
         known = self.gradients or [None for _ in self._outputs]
         known[number] = gradient.detach()
         self.gradients = known
