@@ -54,7 +54,16 @@ class Replay:
 
     def to_device(self, device: str) -> None:
         """Move the held batches, so that the script's own copies find nothing to do."""
-        self._held = {n: [_map(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
+        try:
+            self._held = {n: [_map(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
+        except RuntimeError as error:  # there may be no room for them
+            self._fail(error)
+
+    def forget(self) -> None:
+        """Hold no batches any more: what comes next has the device to itself."""
+        self.off()
+        self._failed = True
+        self._held.clear()
 
     def on_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, or hand out a held one; a failure of ours ends replay, not the script."""
@@ -102,7 +111,8 @@ class Replay:
         with torch.inference_mode(False):
             kept = copy.deepcopy(_map(batch, lambda t: t.clone() if t.is_inference() else t))
             if any(t.is_pinned() for t in tensors_in(batch)):
-                kept = _map(kept, lambda t: t.pin_memory())  # a copy of pinned memory is pageable
+                # A copy of pinned memory is pageable.
+                kept = _map(kept, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
         held.append(kept)
 
     def _watch_for_changes(self) -> None:

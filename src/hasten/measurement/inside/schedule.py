@@ -109,11 +109,13 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
     def instruments(slow: bool) -> Program:
         if spec.get("replay"):
             yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
+        if spec.get("join"):  # held against replay: its batches come from where those did
+            yield from _held("join", lambda: player.join(JOINED), seconds)
+            player.off()
         if device := spec.get("device_replay"):
             player.to_device(str(device))
             yield from _held("device replay", player.on, seconds)
-        if spec.get("join"):
-            yield from _held("join", lambda: player.join(JOINED), seconds)
+            player.forget()
         player.off()
 
     def switching(slow: bool) -> Program:
