@@ -13,9 +13,12 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from hasten.measurement.inside.device_clock import DeviceClock
 from hasten.measurement.inside.frames import Place, user_place
+
+if TYPE_CHECKING:
+    from hasten.measurement.inside.device_clock import DeviceClock  # imports torch
 
 Detail = int | float | str | list["int | float | str | bool | None"] | None
 Span = tuple[str, float, float, Detail]
