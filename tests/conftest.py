@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.measurement.inside.patches import _Finder
+from hasten.agent.patches import _Finder
 from hasten.measurement.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py

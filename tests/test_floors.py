@@ -15,10 +15,11 @@ FLOORS = {
     "stats": 0,
     "cgroup": 0,
     "records": 1,
+    "agent": 2,
     "devices": 2,
     "measurement": 3,
     "diagnosis": 3,
-    "loading": 3,
+    "data": 3,
     "reports": 3,
     "workloads": 3,
     "fixes": 4,
@@ -28,6 +29,9 @@ FLOORS = {
     "__init__": 6,
     "__main__": 7,
 }
+
+
+LAYERS_OF_DATA = {"generators": 0, "layout": 1, "images": 2, "memo": 3, "workers": 4, "epoch": 5, "loader": 6}
 
 
 def modules() -> dict[str, ast.Module]:
@@ -67,6 +71,18 @@ def test_imports_go_down_or_stay_in_their_room():
         for name, tree in trees.items()
         for used in imports_of(tree, set(trees))
         if room(used) != room(name) and FLOORS[room(used)] >= FLOORS[room(name)]
+    ]
+    assert wrong == []
+
+
+def test_the_layers_of_the_loader_import_downward():
+    trees = {name: tree for name, tree in modules().items() if name.startswith("data.")}
+    layers = {name: LAYERS_OF_DATA[name.split(".")[1]] for name in trees if name != "data.__init__"}
+    wrong = [
+        f"{name} imports {used}"
+        for name, tree in trees.items()
+        for used in imports_of(tree, set(trees))
+        if layers[used] > layers[name] or (layers[used] == layers[name] and used.split(".")[1] != name.split(".")[1])
     ]
     assert wrong == []
 

@@ -19,9 +19,9 @@ DEVICE_CODE = (
     "devices/nvml.py",
     "measurement/inside/device_clock.py",
     "measurement/inside/device_watch.py",
-    "loading/epoch/transfer.py",
+    "data/epoch/transfer.py",
 )
-WITHOUT = ("devices", "measurement/inside/test_device_clock.py", "loading/test_transfer.py")
+WITHOUT = ("devices", "measurement/inside/test_device_clock.py", "data/test_transfer.py")
 
 
 def simulated(**more):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hasten import Loader
 from hasten.devices import cuda
-from hasten.loading.memory.arena import Arena
+from hasten.data.layout.arena import Arena
 
 ROUNDS = 5
 

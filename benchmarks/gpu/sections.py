@@ -24,7 +24,7 @@ from gpu import input_side, scripts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAULTY = ROOT / "tests" / "faulty" / "gpu"
-TESTS = ("devices", "fixes/test_gpu.py", "loading/test_device.py", "measurement/test_gpu.py")
+TESTS = ("devices", "fixes/test_gpu.py", "data/test_device.py", "measurement/test_gpu.py")
 STORIES = ("classify", "feed", "xray", "superres", "efficient")
 WORTH_FIRST = ("item_each_step", "pageable_copy", "full_precision", "healthy_resnet", "launch_bound")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hasten.loading.loader import Loader
+    from hasten.data.loader import Loader
+    from hasten.data.memo.pure import pure
     from hasten.notebook import measure
 
-__all__ = ["Loader", "__version__", "measure"]
+__all__ = ["Loader", "__version__", "measure", "pure"]
 
 __version__ = "0.1.0"
 
@@ -16,9 +17,13 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     # Not before it is asked for: the command line does without torch.
     if name == "Loader":
-        from hasten.loading.loader import Loader
+        from hasten.data.loader import Loader
 
         return Loader
+    if name == "pure":
+        from hasten.data.memo.pure import pure
+
+        return pure
     if name == "measure":
         from hasten.notebook import measure
 

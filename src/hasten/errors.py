@@ -48,10 +48,6 @@ class SampleRateError(HastenError, RuntimeError):
     """More samples could not be made than a Loader may replace."""
 
 
-class CropError(HastenError, ValueError):
-    """An image is smaller than the crop that is to be taken from it."""
-
-
 class ImageModeError(HastenError, ValueError):
     """An image has a mode that only Pillow can hold."""
 

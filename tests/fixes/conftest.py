@@ -1,12 +1,12 @@
 import pytest
 
+from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
-from hasten.measurement.inside.patches import Patches
 
 
 @pytest.fixture
 def site(monkeypatch):
-    monkeypatch.setattr("hasten.measurement.inside.patches._warned", set())
+    monkeypatch.setattr("hasten.agent.patches._warned", set())
     patches = Patches()
     yield Site(patches)
     patches.undo()

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hasten.agent.patches import Patches
 from hasten.fixes.inside import switches
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.interventions import SETTLE, TOGGLED
 
 HOOKS = Patches()  # a launch's own; taken off at its end

@@ -77,12 +77,12 @@ def test_workers_have_lanes_in_which_stages_follow_each_other():
     assert {bar.lane for bar in timeline.bars} == {"main", "worker 1", "worker 2"}
 
 
-def test_tickets_of_our_own_loader_have_lanes_and_count_as_no_batch():
-    told = {**batch(11, 3.0, 3.2, {"complete": 0.05, "prepare": 0.15}), "loader": None, "ticket": True}
+def test_tasks_of_our_own_loader_have_lanes_and_count_as_no_batch():
+    told = {**batch(11, 3.0, 3.2, {"getitem": 0.15, "collate": 0.05}), "loader": None, "ticket": True}
     recorded = Recorded(raw(), [told])
     assert recorded.stages == []
     bars = [bar for bar in timeline_of(recorded, zero=0.0).bars if bar.lane == "worker 1"]
-    assert [bar.kind for bar in bars] == ["prepare", "complete"]
+    assert [bar.kind for bar in bars] == ["getitem", "collate"]
 
 
 def test_the_device_does_one_thing_after_the_other():

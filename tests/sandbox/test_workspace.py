@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from command import HASTEN, environment, train, write
 
+from hasten.agent import patches
 from hasten.errors import CommandError, DirectoryError
-from hasten.measurement.inside import patches
 from hasten.measurement.sandbox import guard, workspace
 from hasten.measurement.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
 

@@ -73,5 +73,5 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     spec = told_under(settings, Manner(repeated_batches=8, warm_steps=9))
     found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
     (photographs,) = found.facts.loaders
-    assert photographs.num_cache_misses == 32, "the samples of eight batches, in the warm-up"
+    assert photographs.num_cache_misses <= 4, "all samples are made from one file"
     assert sum(tier.num_hits for tier in photographs.cache) >= 4 * len(found.steps)

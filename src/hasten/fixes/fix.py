@@ -7,6 +7,7 @@ try anything.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,7 +22,8 @@ from hasten.reports import format
 
 Guarantee = Literal["identical", "rounding", "precision", "recipe"]
 GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
-Kind = Literal["switch", "number", "rate", "size", "word"]
+Kind = Literal["switch", "number", "rate", "size", "word", "names"]
+NAMES = re.compile(r"[\w.]+:[\w.]+(,[\w.]+:[\w.]+)*")  # of functions, as "package.module:function"
 LEAST_SIZE = 1 << 20  # bytes: a "size" below is one whose unit was forgotten
 WORTH = 0.02  # share of the step that a fix must promise to be tried
 SUSPICIOUS = 0.04  # the same, where it was only suspected and nothing is mended yet
@@ -163,6 +165,8 @@ class Fix:
             return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
         if self.kind == "rate":
             return isinstance(value, float) and 0.0 < value < 1.0
+        if self.kind == "names":
+            return isinstance(value, str) and NAMES.fullmatch(value) is not None
         return self.kind == "size" and isinstance(value, (str, int)) and _is_size(value)
 
     @property
@@ -175,12 +179,13 @@ class Fix:
             "rate": ["a learning rate as 0.001"],
             "size": ['a size as "8 GiB", "500 MB" or "50%"'],
             "word": [],
+            "names": ['functions as "package.module:function", with commas between them'],
         }[self.kind]
         return " or ".join([*first, *words, *([] if self.kind == "switch" else ["false"])])
 
 
 def _is_size(value: object) -> bool:
-    from hasten.loading.cache.budget import parse_budget
+    from hasten.data.memo.budget import parse_budget
 
     if isinstance(value, bool):
         return False

@@ -131,7 +131,7 @@ def _stages(line: Mapping[str, Any]) -> list[tuple[str, float]]:
         taken[stage] = taken.get(stage, 0.0) + seconds
     total = sum(taken.values())
     scale = (line["end"] - line["start"]) / total if total else 0.0
-    order = ("read", "decode", "prepare", "transform", "complete", "getitem", "collate")
+    order = ("read", "decode", "transform", "getitem", "collate")
     ranked = sorted(taken, key=lambda stage: order.index(stage) if stage in order else len(order))
     return [(stage, scale * taken[stage]) for stage in ranked]
 

@@ -18,8 +18,6 @@ NOT_SEEN = "not seen"
 _PHASES = {"data_wait": "data wait", "copy": "H2D copy", "epoch_start": "epoch start"}
 _STAGES = {
     "getitem": "rest of __getitem__",
-    "prepare": "what is the same each time",
-    "complete": "what is drawn anew",
 }
 _TIMES = (
     (3600.0, "h", 2.0),

@@ -32,7 +32,7 @@ from hasten.tuning.judge import LASTING
 from hasten.tuning.quality import FEWEST_LOSSES
 
 NAME = "hasten.toml"
-SECTIONS = ("made", "machine", "fixes")
+SECTIONS = ("made", "machine", "fixes", "cache")
 ON_ANY_MACHINE = ("set_to_none", "no_debug", "no_grad_validation", "gather", "micro_batch")
 
 
@@ -70,7 +70,7 @@ def read_plan(path: Path) -> Plan:
         if not isinstance(section, dict):
             raise PlanError(f"{path}: {name} must be a section, written [{name}]")
     try:
-        settings = checked(data.get("fixes", {}))
+        settings = checked({**data.get("fixes", {}), **_pure(data.get("cache", {}))})
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
     made = _of_kinds(data.get("made", {}), _MADE, path, "made")
@@ -84,6 +84,14 @@ def read_plan(path: Path) -> Plan:
         machine={str(name): str(value) for name, value in machine.items()},
         source=str(path),
     )
+
+
+def _pure(section: Mapping[str, Any]) -> dict[str, object]:
+    """The functions that the user vouches for, as a setting. Raises PlanError."""
+    names = section.get("pure", [])
+    if {*section} - {"pure"} or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PlanError('[cache] holds pure = ["package.module:function", ...] and nothing else')
+    return {"pure": ",".join(names)} if names else {}
 
 
 _MADE: dict[str, tuple[type, ...]] = {

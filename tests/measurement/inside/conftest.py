@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside import hooks, readouts
 from hasten.measurement.inside.marks import Marks
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.roots import Roots
 
 

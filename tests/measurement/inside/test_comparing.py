@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.few_batches import repeat_batches
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.seeding import seed_everything
 
@@ -82,7 +82,7 @@ def test_the_same_few_batches_come_over_and_over_in_epochs_as_long_as_ever(patch
 
 
 def test_with_workers_and_with_our_loader_too(patches):
-    from hasten.loading.loader import Loader
+    from hasten.data.loader import Loader
 
     repeat_batches(2, patches, ends=False)
     dataset = TensorDataset(torch.arange(64).float()[:, None].repeat(1, 200))

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside import live
 from hasten.measurement.inside.live import Live, told
-from hasten.measurement.inside.patches import Patches
 
 
 @pytest.fixture
 def patches(monkeypatch):
     monkeypatch.setattr(live, "EVERY", 0.0)
     monkeypatch.setattr(live, "TRACKED_EVERY", 0.0)
-    monkeypatch.setattr("hasten.measurement.inside.patches._warned", set())
+    monkeypatch.setattr("hasten.agent.patches._warned", set())
     put = Patches()
     yield put
     put.undo()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.pace import Pace
-from hasten.measurement.inside.patches import Patches
 
 AHEAD = [*([0.002] * 45), 0.5, *([0.04] * 4)]  # the host asks for 45 steps, then waits for the device to do them
 

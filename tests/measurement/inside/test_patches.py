@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from hasten.measurement.inside import patches as patching
-from hasten.measurement.inside.patches import Patches
+from hasten.agent import patches as patching
+from hasten.agent.patches import Patches
 
 
 class Parent:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside import patches as patching
+from hasten.agent import patches as patching
 from hasten.measurement.inside.seen import EVERY, Seen
 
 PROOF = {"loss_steps": 12, "loss": 1.0, "loss_spread": 0.01, "batch_mean": 0.5, "batch_spread": 0.01}

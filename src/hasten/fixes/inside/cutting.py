@@ -17,9 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 from torch.utils import _pytree
 
+from hasten.agent.patches import Patches
 from hasten.fixes.inside.chance import chance, set_chance
 from hasten.fixes.inside.pieces import OUTPUT, Work, has_rows
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.shortage import ran_out
 
 AGREE = 1e-3  # relative to the largest output: samples that see each other differ by far more, kernels by far less

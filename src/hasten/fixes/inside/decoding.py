@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 def decode(site: Site, fix: str, _value: object) -> None:
     """Pillow's JPEG files are decoded by simplejpeg."""
     try:
-        from hasten.loading.images.decode import decode_jpeg, simplejpeg_agrees
+        from hasten.data.images.decode import decode_jpeg, simplejpeg_agrees
     except ImportError as error:
         raise NotApplicableError(f"it needs {error.name} in this environment") from None
 

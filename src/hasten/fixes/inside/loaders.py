@@ -167,9 +167,9 @@ def non_blocking(site: Site, _fix: str, _value: object) -> None:
 
     site.patches.wrap(_BaseDataLoaderIter, "__next__", marking)
     with contextlib.suppress(ImportError):
-        from hasten.loading.epoch.feed import Feed
+        from hasten.data.epoch.batches import BatchIterator
 
-        site.patches.wrap(Feed, "__next__", marking)
+        site.patches.wrap(BatchIterator, "__next__", marking)
     for name in ("to", str(accelerator.built_for())):
         if hasattr(torch.Tensor, name):  # there is no Tensor.mps
             site.patches.wrap(torch.Tensor, name, without_waiting)

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from hasten.agent.patches import warn
 from hasten.devices import accelerator, cuda
 from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.site import Forward, Site
-from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.shortage import make_room, ran_out
 
 Function = Callable[..., object]

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hasten.fixes.inside.site import NotApplicableError, Site
 
 Function = Callable[..., Any]
-KEEPING = {"cache", "disk_cache"}
 
 
 @dataclass
@@ -42,16 +40,6 @@ def gather(site: Site, _fix: str, _value: object) -> None:
         _take_over(site).only_in_memory = True
 
 
-def cache(site: Site, _fix: str, value: object) -> None:
-    """What is the same in every epoch is kept in so much memory."""
-    _take_over(site).settings["cache"] = value
-
-
-def disk_cache(site: Site, _fix: str, value: object) -> None:
-    """The same on the local disk."""
-    _take_over(site).settings["disk_cache"] = value
-
-
 def pixels(site: Site, _fix: str, value: object) -> None:
     """How near decoded and resized images must be to Pillow's."""
     _take_over(site).settings["pixels"] = value
@@ -69,7 +57,7 @@ def _take_over(site: Site) -> _Ours:
     if ours is not None:
         return ours
     try:
-        from hasten.loading.loader import Loader
+        from hasten.data.loader import Loader
     except ImportError as error:
         raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
     ours = _of_site[site] = _Ours(site)
@@ -83,15 +71,14 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
     def __iter__(self: DataLoader[Any]) -> Iterator[Any]:
         if isinstance(self, kind) or isinstance(self.dataset, IterableDataset):
             return original(self)
-        stand_in = ours.loaders.get(self)
+        given = _given(self)
+        known = ours.loaders.get(self)
+        if known is None or known[0] != given:  # the script may set another collate_fn between two epochs
+            known = ours.loaders[self] = given, _made_of(self, given, ours, kind)
+        stand_in = known[1]
         if stand_in is None:
-            stand_in = ours.loaders[self] = _made_of(self, ours, kind)
-        if stand_in is False:
             return original(self)
         iterator = iter(stand_in)
-        if stand_in.forecast is None and torch.is_grad_enabled():
-            for fix in KEEPING & {*ours.settings}:
-                ours.site.refuse(fix, "nothing of the training samples is the same in every epoch")
         # Frameworks look for the running epoch here, as they do with torch's own workers that stay.
         self._iterator = iterator if self.persistent_workers and self.num_workers else None  # pyright: ignore
         return iterator
@@ -99,13 +86,10 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
     return __iter__
 
 
-def _made_of(of: DataLoader[Any], ours: _Ours, kind: type[Any]) -> Any:
-    """A Loader for the same batches; False where torch's own is to make them."""
-    from hasten.loading.epoch.gather import columns_of
-
-    if ours.only_in_memory and columns_of(of.dataset) is None:
-        return False
+def _given(of: DataLoader[Any]) -> dict[str, Any]:
+    """What a loader was made with, as it is now."""
     given: dict[str, Any] = {
+        "dataset": of.dataset,
         "num_workers": of.num_workers,
         "collate_fn": of.collate_fn,
         "pin_memory": of.pin_memory,
@@ -118,7 +102,14 @@ def _made_of(of: DataLoader[Any], ours: _Ours, kind: type[Any]) -> Any:
         "in_order": getattr(of, "in_order", True),
     }
     if of.batch_sampler is not None:
-        given["batch_sampler"] = of.batch_sampler
-    else:
-        given.update(batch_size=None, sampler=of.sampler)
-    return kind(of.dataset, **given, **ours.settings)
+        return {**given, "batch_sampler": of.batch_sampler}
+    return {**given, "batch_size": None, "sampler": of.sampler}
+
+
+def _made_of(of: DataLoader[Any], given: dict[str, Any], ours: _Ours, kind: type[Any]) -> Any | None:
+    """A Loader for the same batches; None where torch's own is to make them."""
+    from hasten.data.epoch.columns import columns_of
+
+    if ours.only_in_memory and columns_of(of.dataset) is None:
+        return None
+    return kind(**given, **ours.settings)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.utils.checkpoint import checkpoint
 
-from hasten.measurement.inside.patches import Patches
+from hasten.agent.patches import Patches
 
 Function = Callable[..., object]
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from hasten.measurement.inside.patches import Patches, warn
+from hasten.agent.patches import Patches, warn
 
 Forward = Callable[..., object]
 Around = Callable[[nn.Module, Forward, tuple[object, ...], dict[str, object]], object]

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
-from hasten.measurement.inside.patches import Patches
 
 
 def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
 from hasten.measurement.inside import saving
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import Switch
 from hasten.measurement.inside.session import Session
 

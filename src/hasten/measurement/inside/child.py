@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hasten.measurement.inside.patches import Patches
+    from hasten.agent.patches import Patches
     from hasten.measurement.inside.session import Session
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
@@ -49,9 +49,9 @@ def install() -> None:
 
 def begin(folder: Path) -> tuple[Session, Patches]:
     """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
+    from hasten.agent.patches import Patches
     from hasten.measurement.inside import facts, hooks, readouts, saving, workers
     from hasten.measurement.inside.marks import Marks
-    from hasten.measurement.inside.patches import Patches
     from hasten.measurement.inside.programs import History
     from hasten.measurement.inside.roots import Roots
     from hasten.measurement.inside.schedule import program_of

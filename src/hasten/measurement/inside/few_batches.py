@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside.patches import Patches
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.samplers import wrap_samplers
 
 

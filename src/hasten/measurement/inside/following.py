@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.pace import Pace
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.seen import Seen
 
 

@@ -28,8 +28,8 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,  # pyright: ignore[reportPrivateUsage]
 )
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.marks import Marks, spanned
-from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
 

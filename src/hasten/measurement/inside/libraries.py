@@ -12,7 +12,7 @@ import io
 import os
 from types import ModuleType
 
-from hasten.measurement.inside.patches import Patches
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.stages import Function, clock
 
 MOST_FILES = 256  # files remembered by one process

@@ -19,9 +19,9 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.agent.patches import Patches
 from hasten.devices import accelerator
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.trackers import Trackers
 
 Function = Callable[..., object]

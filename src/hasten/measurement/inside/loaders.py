@@ -52,7 +52,7 @@ class Loaders:
                 self._starts.append(0)
             self._numbers[loader] = number
         self._numbers[iterator] = number
-        cache = getattr(iterator, "cache", None)  # hasten's own loader has one, also where it stands in for torch's
+        cache = getattr(iterator, "cache", None) or _memo_in_use()
         if cache is not None:
             self._caches[number] = ref(cache)
         self._taken[number] = 0
@@ -180,6 +180,12 @@ def _settings(loader: DataLoader[object]) -> dict[str, object]:
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "where": list(place) if place else None,
     }
+
+
+def _memo_in_use() -> Any:
+    """What the library calls of this process go through, where a cache is on."""
+    module: Any = sys.modules.get("hasten.data.memo.memo")
+    return None if module is None else module.current()
 
 
 def _counts(cache: Any) -> dict[str, object]:

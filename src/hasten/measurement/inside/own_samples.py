@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.samplers import wrap_samplers
 
 MOST_SECONDS = 6.0  # that batches are made once more

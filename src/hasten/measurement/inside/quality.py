@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
 MOST_LOSSES = 20_000

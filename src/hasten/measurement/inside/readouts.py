@@ -14,10 +14,10 @@ from types import ModuleType
 
 import torch
 
+from hasten.agent.patches import Patches
 from hasten.devices import accelerator
 from hasten.measurement.inside.frames import caller_is_user
 from hasten.measurement.inside.marks import Marks, spanned
-from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
 

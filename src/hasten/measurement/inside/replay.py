@@ -14,8 +14,8 @@ from time import perf_counter
 import torch
 from torch.utils.data import DataLoader
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.session import Session
 
 MOST_BATCHES = 8

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from hasten.agent.patches import Patches
 from hasten.devices import accelerator
 from hasten.measurement.inside.marks import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Marks
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches
 
 _DEVICES = {"cpu", accelerator.built_for() or "cpu"}
 

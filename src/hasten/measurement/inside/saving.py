@@ -16,8 +16,8 @@ from types import ModuleType
 
 import torch
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside.marks import Marks, spanned
-from hasten.measurement.inside.patches import Patches
 
 Function = Callable[..., object]
 

@@ -10,8 +10,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
+from hasten.agent.patches import Patches
 from hasten.measurement.inside import facts, replay
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.inside.programs import (
     JOINED,
     MARKED,

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
+from hasten.agent.patches import Patches, warn
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches, warn
 from hasten.measurement.inside.quality import mean_of
 
 Function = Callable[..., object]

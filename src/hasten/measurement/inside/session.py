@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
+from hasten.agent.patches import warn
 from hasten.devices import accelerator, cuda
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.boundary import Boundary
@@ -27,7 +28,6 @@ from hasten.measurement.inside.leaving import leave
 from hasten.measurement.inside.loaders import Loaders
 from hasten.measurement.inside.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.measurement.inside.own_samples import OwnSamples
-from hasten.measurement.inside.patches import warn
 from hasten.measurement.inside.programs import History
 from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.roots import Roots

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
-from hasten.measurement.inside.patches import Patches, warn
+from hasten.agent.patches import Patches, warn
 
 
 class Trackers:

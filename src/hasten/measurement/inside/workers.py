@@ -22,10 +22,10 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
+from hasten.agent.patches import Patches, warn
 from hasten.measurement.inside import libraries
 from hasten.measurement.inside.frames import without_ours
 from hasten.measurement.inside.nests import tensors_in
-from hasten.measurement.inside.patches import Patches, warn
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
 
@@ -49,7 +49,7 @@ def install(folder: Path, patches: Patches) -> None:
     for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):  # pyright: ignore[reportPrivateUsage]
         patches.wrap(kind, "fetch", functools.partial(_timed_fetch, recorder))
     libraries.install(patches)
-    patches.after_import("hasten.loading.crew.maker", lambda module: _time_tickets(recorder, patches, module))
+    patches.after_import("hasten.data.workers.builder", lambda module: _time_tasks(recorder, patches, module))
     patches.wrap(ExceptionWrapper, "__init__", _telling_only_theirs)
 
 
@@ -77,23 +77,23 @@ def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
     return fetch
 
 
-def _time_tickets(recorder: _Recorder, patches: Patches, module: Any) -> None:
-    """Have each ticket of hasten's own loader told, by when it was worked on: for lanes, not for costs."""
+def _time_tasks(recorder: _Recorder, patches: Patches, module: Any) -> None:
+    """Record when each task of hasten's own loader was worked on: for lanes, not for costs."""
 
     def timing(original: Function) -> Function:
         @functools.wraps(original)
-        def answer(maker: object, ticket: object) -> object:
+        def result(builder: object, task: object) -> object:
             start = perf_counter()
-            told: Any = original(maker, ticket)
+            found: Any = original(builder, task)
             try:
-                recorder.ticket(start, perf_counter(), told)
+                recorder.task(start, perf_counter(), found)
             except Exception as error:
                 warn(f"a worker's times are lost ({error!r})")
-            return told
+            return found
 
-        return answer
+        return result
 
-    patches.wrap(module.Maker, "answer", timing)
+    patches.wrap(module.SampleBuilder, "result", timing)
 
 
 class _Recorder:
@@ -219,15 +219,11 @@ class _Recorder:
             self._lines.seconds.clear()
         self._tell(line)
 
-    def ticket(self, start: float, end: float, answer: Any) -> None:
-        """Note what one ticket of hasten's own loader took."""
+    def task(self, start: float, end: float, result: Any) -> None:
+        """Note what one task of hasten's own loader took."""
         if self._pid != os.getpid():
             self._start_in_this_process()
-        taken = {
-            "prepare": answer.prepare_seconds,
-            "complete": answer.complete_seconds,
-            "collate": answer.collate_seconds,
-        }
+        taken = {"getitem": result.sample_seconds, "collate": result.collate_seconds}
         stages = [[name, "", 1, seconds, 0.0, 0] for name, seconds in taken.items() if seconds]
         self._tell({"loader": None, "ticket": True, "start": start, "end": end, "stages": stages})
 

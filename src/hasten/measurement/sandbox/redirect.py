@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hasten.agent.patches import Patches
 from hasten.folders import user_cache
-from hasten.measurement.inside.patches import Patches
 from hasten.measurement.sandbox.view import (
     Entries,
     Function,

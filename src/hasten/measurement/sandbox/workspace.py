@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from hasten.agent.patches import warn
 from hasten.errors import CommandError, DirectoryError
 from hasten.folders import is_private
-from hasten.measurement.inside.patches import warn
 from hasten.measurement.sandbox import guard
 from hasten.measurement.sandbox.redirect import caches
 from hasten.records import SandboxForm

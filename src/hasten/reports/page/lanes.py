@@ -9,7 +9,7 @@ from hasten.records import PHASES, Timeline
 from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
-STAGES = ("read", "decode", "prepare", "transform", "complete", "getitem", "collate")
+STAGES = ("read", "decode", "transform", "getitem", "collate")
 LANE_HEIGHT = 30  # pixels
 
 

@@ -1,0 +1,326 @@
+"""One epoch after another of batches, in their order.
+
+In: the sampler's indices, a pool, slots. Out: batches. Refuses to know how samples are made and what becomes of the
+batches. It is one of torch's loader iterators, so whatever watches those watches this one too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
+
+from hasten.data.epoch.base import BaseIterator
+from hasten.data.epoch.handout import hand_out, made_by_dataset, put, raise_again
+from hasten.data.epoch.options import LoaderOptions
+from hasten.data.epoch.order import Repeats
+from hasten.data.epoch.pending import PendingBatch
+from hasten.data.epoch.staffing import Look, Staff, corrected, usable_cores
+from hasten.data.epoch.state import LoaderState, makes_rows
+from hasten.data.epoch.transfer import Crossing, Transfer, transfer_to
+from hasten.data.layout.arena import Place
+from hasten.data.layout.slots import Slot
+from hasten.data.layout.tree import Layout
+from hasten.data.memo.memo import Memo, current
+from hasten.data.workers.failures import name_sample
+from hasten.data.workers.processes import PoolError, ProcessPool
+from hasten.data.workers.tasks import Result, Task
+from hasten.errors import WorkerDiedError
+
+MOST_STRAYS = 64  # samples that fit no row, of an epoch
+MOST_TASKS = 256  # of a batch
+IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
+TASK_SECONDS = 16e-3  # of work: less, and listening takes the workers' cores; more, and batch-mates wait
+
+
+class BatchIterator(BaseIterator):
+    """An iterator over a Loader's batches."""
+
+    def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState) -> None:
+        self._repeats = Repeats(loader.sampler)
+        self._options = options
+        self._slots = state.prepare(loader, options)
+        super().__init__(loader, state)
+        self._config, self._pool = state.start_pool(loader, options, self._base_seed)
+        self._counts = state.counts
+        self._replace = options.on_error == "replace"
+        self._most_replaced = options.max_error_rate
+        self._staff = Staff(loader.num_workers, loader.prefetch_factor or 1)
+        self._look = Look.now(self._counts, time.perf_counter())
+        self._in_order = loader.in_order or not self._pool.num_workers
+        self._in_rows = makes_rows(loader)
+        self._pending: dict[int, PendingBatch] = {}  # in their order
+        self._dropped: dict[int, PendingBatch] = {}  # nobody wants them, but workers still write to their slots
+        self._unsent: deque[Task] = deque()
+        self._next_number = 0
+        self._is_over = False
+        self._layout: Layout | None = None
+        self._layout_sent: Place | Layout | None = None  # the layout, or where workers find it
+        self._layout_slot: Slot | None = None
+        self._is_impatient = False
+        self._num_strays = 0
+        if state.layout is not None:
+            self._know(state.layout)
+        self._last: PendingBatch | None = None  # what was asked for by the batch that was handed out last
+        self._learning: PendingBatch | None = None  # its first sample is on its way, to show what all are like
+        self._transfer = transfer_to(options.device)
+        if isinstance(self._transfer, Transfer):
+            self._slots.when_returned = self._transfer.passed
+        self._crossing: Crossing | None = None
+        self._chunk = 1
+        self._wanted = 0  # bytes of the largest batch that was collated as a whole
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The worker processes, by the name under which torch's iterator has them."""
+        return self._pool.processes if isinstance(self._pool, ProcessPool) else []
+
+    @property
+    def cache(self) -> Memo | None:
+        """What its samples' library calls go through; None where nothing is cached."""
+        return self._state.memo or current()
+
+    def remaking(self) -> Callable[[], Any] | None:
+        """What makes the batch handed out last once more, by the dataset itself, each sample from its own seed.
+
+        For who doubts that what workers, a cache and other decoders make is the dataset's own. None before the first
+        batch, where a sample of it was replaced, and where batches cross to a device. What the dataset raises is passed on.
+        """
+        if self._last is None or self._transfer is not None:
+            return None
+        return functools.partial(made_by_dataset, self._last, self._config, in_processes=self._pool.is_process)
+
+    # An epoch
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin another epoch with the workers that are there."""
+        self._drop_all()
+        self._repeats = Repeats(loader.sampler)
+        super()._reset(loader, first_iter)
+        self._is_over = False
+
+    def _skip(self, batches: int) -> None:
+        for keys in itertools.islice(self._keys, batches):
+            self._repeats.count(self._indices(keys))
+        super()._skip(0)
+
+    def _indices(self, keys: Any) -> list[Any]:
+        return list(keys) if self._auto_collation else [keys]
+
+    def _next_data(self) -> Any:
+        if self._transfer is None:
+            return self._next_batch()
+        crossing = self._crossing or self._transfer.send(self._next_batch())
+        self._fill()
+        pending = self._ready()
+        # One that is ready begins to cross while this one trains.
+        ready = pending is not None and pending.error is None
+        self._crossing = self._transfer.send(self._next_batch()) if ready else None
+        return self._transfer.receive(crossing)
+
+    def _next_batch(self) -> Any:
+        """The next batch, in the host's memory."""
+        began = time.perf_counter()
+        self._fill()
+        ready = self._num_ready()
+        while (pending := self._ready()) is None:
+            if not self._pending:
+                self._end_epoch()
+                raise StopIteration
+            self._listen()
+            self._fill()
+        del self._pending[pending.number]
+        if self._pool.num_workers:
+            self._fill()  # before anything else, for workers may be waiting
+        waited = time.perf_counter() - began
+        if pending.error is not None:
+            self._drop(pending)
+            raise_again(pending.error)
+        batch = hand_out(pending, self._layout, self._slots, self._collate_fn)
+        asked = PendingBatch(pending.number, pending.indices, pending.seed, pending.occurrences)
+        self._last = None if pending.replaced else asked  # without its slot, which others wait for
+        self._counts.handed(len(pending.indices), waited=waited, ready=ready)
+        self._look_around()
+        # What lies in a pinned slot is left as it is.
+        return torch_pin(batch, self._pin_memory_device) if self._pin_memory else batch
+
+    def _look_around(self) -> None:
+        """Now and then: are the workers too few, too many, or too uneven."""
+        seen = self._look.since(self._counts, time.perf_counter())
+        if seen is None:
+            return
+        self._look = Look.now(self._counts, time.perf_counter())
+        if not self._options.adjusts_workers:
+            return
+        self._staff = corrected(self._staff, seen, cores=usable_cores())
+        try:
+            self._pool.resize(self._staff.num_workers)
+        except OSError:  # no more processes or memory; those that are there are well
+            self._staff = replace(self._staff, num_workers=self._pool.num_workers)
+
+    def _end_epoch(self) -> None:
+        if not self._persistent_workers:
+            self._pool.close()
+
+    def _ready(self) -> PendingBatch | None:
+        for pending in self._pending.values():
+            if not pending.num_open or pending.error is not None:
+                return pending
+            if self._in_order:
+                return None
+        return None
+
+    def _num_ready(self) -> int:
+        return sum(not pending.num_open for pending in self._pending.values())
+
+    # What is asked for
+
+    def _fill(self) -> None:
+        """Ask for batches until enough are on their way."""
+        while True:
+            while self._unsent:
+                if not self._pool.send(self._unsent[0]):
+                    return
+                self._unsent.popleft()
+            waits = self._learning is not None and not self._is_impatient
+            depth = self._staff.factor * max(1, self._staff.num_workers)
+            if waits or self._is_over or len(self._pending) >= depth:
+                return
+            try:
+                keys = next(self._keys)
+            except StopIteration:
+                self._is_over = True
+                return
+            self._open(keys)
+
+    def _open(self, keys: Any) -> None:
+        indices = self._indices(keys)
+        pending = PendingBatch(self._next_number, indices, self._seed, self._repeats.count(indices))
+        self._next_number += 1
+        self._pending[pending.number] = pending
+        if not indices:
+            return  # to collate nothing raises, when its turn has come
+        if self._in_rows and self._layout is not None:
+            self._ask_rows(pending, self._layout)
+        elif not self._in_rows or self._learning is not None:
+            self._ask_whole(pending)
+        else:
+            self._learning = pending
+            self._unsent.append(pending.first())
+
+    def _ask_whole(self, pending: PendingBatch) -> None:
+        pending.slot = self._slots.take(self._wanted) if self._wanted else None
+        self._unsent.append(pending.whole())
+
+    def _ask_rows(self, pending: PendingBatch, layout: Layout, *, start: int = 0) -> None:
+        assert self._layout_sent is not None
+        pending.slot = self._slots.take(layout.num_bytes(len(pending.indices)))
+        chunk = max(self._chunk, len(pending.indices) // MOST_TASKS) if self._pool.num_workers else len(pending.indices)
+        self._unsent.extend(pending.rows(chunk, self._layout_sent, start=start))
+
+    # What comes
+
+    def _listen(self) -> None:
+        timeout = self._timeout or None
+        hurries = self._learning is not None and not self._is_impatient
+        try:
+            results = self._pool.receive(IMPATIENT_AFTER if hurries else timeout)
+        except PoolError as error:
+            raise WorkerDiedError(error.message(self._name_at)) from None
+        if not results and hurries:
+            self._is_impatient = True  # the first sample is slow: the others need not wait for what it shows
+        elif not results:
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
+        for result in results:
+            self._counts.made(result)
+            self._state.foresee(len(self._dataset))  # type: ignore[arg-type]
+            if result.batch in self._pending:
+                self._take(result, self._pending[result.batch])
+            else:
+                self._dropped[result.batch].num_open -= result.count
+                self._drop(self._dropped[result.batch])
+
+    def _name_at(self, batch: int, row: int) -> str | None:
+        pending = self._pending.get(batch) or self._dropped.get(batch)
+        return None if pending is None else name_sample(self._dataset, pending.indices[row])
+
+    def _take(self, result: Result, pending: PendingBatch) -> None:
+        if pending is self._learning:
+            self._learn(result, pending)
+            return
+        self._unsent.extend(pending.take(result, layout=self._layout_sent, replace=self._replace))
+        self._wanted = max(self._wanted, result.wanted + result.wanted // 4)
+        if result.error is None and result.count:
+            seconds = result.sample_seconds + result.collate_seconds
+            chunk = min(TASK_SECONDS * result.count / max(seconds, 1e-6), 1e4)
+            self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
+        if result.strays:
+            self._state.layout = None  # the next epoch looks anew
+            self._num_strays += len(result.strays)
+            if self._num_strays > MOST_STRAYS:  # samples of many shapes: their batches are made as wholes
+                self._in_rows = False
+        if pending.replaced and not pending.num_open:
+            self._counts.replaced(pending, most=self._most_replaced)
+
+    def _learn(self, result: Result, pending: PendingBatch) -> None:
+        """From the first sample: whether there are rows, and what they are like."""
+        self._learning = None
+        pending.num_open = 0
+        layout = result.layout
+        if layout is None or not self._know(layout):
+            self._in_rows = result.error is not None  # a sample that failed shows nothing; it fails once more
+            self._ask_whole(pending)
+            return
+        self._ask_rows(pending, layout, start=1)
+        [(row, sample)] = result.strays
+        if pending.slot is None:
+            pending.strays[row] = sample
+        else:
+            pending.objects[row] = put(sample, row, pending, layout)
+
+    def _know(self, layout: Layout) -> bool:
+        """Tell the workers what samples are like; False where that cannot be told."""
+        if self._pool.is_process:
+            try:
+                self._layout_slot = self._slots.write_down(pickle.dumps(layout))
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class within a function
+                return False
+            self._layout_sent = None if self._layout_slot is None else self._layout_slot.place
+        else:
+            self._layout_sent = layout
+        if self._layout_sent is None:
+            return False
+        self._layout = self._state.layout = layout
+        return True
+
+    # What nobody wants any more
+
+    def _drop_all(self) -> None:
+        self._learning = None
+        self._crossing = None
+        known = self._pending | self._dropped
+        for task in [*self._unsent, *self._pool.recall()]:
+            known[task.batch].num_open -= len(task.indices)
+        self._unsent.clear()
+        for pending in list(self._pending.values()):
+            del self._pending[pending.number]
+            self._drop(pending)
+
+    def _drop(self, pending: PendingBatch) -> None:
+        """Let go of a batch; its slot is free when no worker writes to it any more."""
+        if pending.num_open:
+            self._dropped[pending.number] = pending
+        else:
+            self._dropped.pop(pending.number, None)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            self._pool.close()  # before the slots that it writes to are anybody else's

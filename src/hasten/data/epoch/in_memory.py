@@ -1,0 +1,83 @@
+"""An epoch of batches that are gathered from memory.
+
+In: columns, and the sampler's order. Out: batches. No worker is started: to gather a batch takes less than to ask
+anybody for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from hasten.data.epoch.base import BaseIterator
+from hasten.data.epoch.columns import Columns
+from hasten.data.epoch.options import LoaderOptions
+from hasten.data.epoch.order import batches_of_indices
+from hasten.data.epoch.state import LoaderState
+from hasten.data.epoch.transfer import transfer_to
+from hasten.devices import accelerator
+
+DEVICE_SHARE = 0.25  # of the device's free memory: the model and what it computes need the rest
+
+
+class InMemoryIterator(BaseIterator):
+    """An iterator over a Loader's batches."""
+
+    def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState, columns: Columns) -> None:
+        self._on_host = columns
+        self._columns = _near(columns, options, state)
+        self._transfer = transfer_to(options.device)
+        super().__init__(loader, state)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """None of them, by the name under which torch's iterator has them."""
+        return []
+
+    def _order(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
+        """Vectors where that is known to be the same; `given` has not begun then, and is dropped."""
+        found = batches_of_indices(self._index_sampler)
+        return self._of_keys(given) if found is None else found
+
+    def _of_keys(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
+        """Vectors where the sampler gives whole numbers; else its keys as they are."""
+        for keys in given:
+            if set(map(type, keys)) == {int}:
+                indices = torch.as_tensor(keys, dtype=torch.int64)
+                yield torch.where(indices < 0, indices + len(self._columns), indices)
+            else:
+                yield list(keys)
+
+    def _next_data(self) -> Any:
+        began = time.perf_counter()
+        indices = next(self._keys)
+        if isinstance(indices, torch.Tensor) and not self._on_host.are_current:
+            indices = indices.tolist()
+        on_host = isinstance(indices, list) or not self._columns.is_copy_of(self._on_host)
+        if isinstance(indices, list):
+            batch = self._collate_fn([self._dataset[index] for index in indices])
+        else:
+            batch = (self._on_host if on_host else self._columns).gather(indices)
+        if self._transfer is not None and on_host:
+            batch = self._transfer.receive(self._transfer.send(batch))
+        self._state.counts.handed(len(indices), waited=time.perf_counter() - began, ready=0)
+        return batch
+
+
+def _near(columns: Columns, options: LoaderOptions, state: LoaderState) -> Columns:
+    """The columns on the device, where they fit there; moved once, and again when they have changed."""
+    device = options.device
+    if device is None or columns.has_arrays:  # nobody can tell when a NumPy array changes
+        return columns
+    known = state.on_device
+    if known is not None and known.is_copy_of(columns):
+        return known
+    state.on_device = None
+    if columns.num_bytes > DEVICE_SHARE * accelerator.free_memory(device):
+        return columns
+    state.on_device = columns.to(device)
+    return state.on_device

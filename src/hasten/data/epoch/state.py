@@ -1,0 +1,193 @@
+"""What a loader keeps from one epoch to the next, though its workers go, and how it starts new ones."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Subset, default_collate, default_convert
+
+from hasten.data.epoch.columns import Columns
+from hasten.data.epoch.options import LoaderOptions
+from hasten.data.epoch.resume import Position
+from hasten.data.epoch.staffing import MOST_PER_CORE, usable_cores
+from hasten.data.epoch.stats import Counts
+from hasten.data.layout.arena import Arena
+from hasten.data.layout.slots import Slots
+from hasten.data.layout.tree import Layout, finished
+from hasten.data.memo.budget import Forecast, available_memory
+from hasten.data.memo.folders import FolderSamples, folder_samples, is_threadable
+from hasten.data.memo.memo import Memo, MemoCounts, key_of_host, open_memo
+from hasten.data.workers.config import WorkerConfig
+from hasten.data.workers.gil import has_gil, held_share
+from hasten.data.workers.pool import InlinePool, WorkerPool
+from hasten.data.workers.processes import ProcessPool
+from hasten.data.workers.threads import ThreadPool
+from hasten.devices import cuda
+
+SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
+NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock, and what a full cache would take
+MOST_HELD = 0.5  # of the interpreter's lock, by all threads together: the training loop needs it as well
+
+log = logging.getLogger("hasten")
+
+
+@dataclass
+class LoaderState:
+    """The state of one loader in one process."""
+
+    counts: Counts = field(default_factory=Counts)
+    position: Position | None = None
+    """Where the epoch that began last is; None when it is over."""
+    resumed: Position | None = None
+    """Where the next epoch begins, if not at its beginning."""
+    on_device: Columns | None = None
+    """Data that is in memory, moved to the device."""
+    slots: Slots | None = None
+    layout: Layout | None = None
+    """That of the last epoch's samples."""
+    folders: FolderSamples | None = None
+    uses_threads: bool | None = None
+    memo: Memo | None = None
+    forecast: Forecast | None = None
+    _before: MemoCounts | None = None
+    """What the memo had done before this loader used it."""
+    owner: int = field(default_factory=os.getpid)
+
+    def take_resumed(self) -> Position | None:
+        """Where the next epoch begins, once."""
+        resumed, self.resumed = self.resumed, None
+        return resumed
+
+    def prepare(self, loader: DataLoader[Any], options: LoaderOptions) -> Slots:
+        """Get ready for an epoch: the folders as they are now, who makes samples, slots, a memo."""
+        builds_samples = makes_samples(loader)
+        if self.folders is None or self.folders.dataset is not loader.dataset:
+            self.folders = folder_samples(loader.dataset, pixels=options.pixels) if builds_samples else None
+            self.uses_threads = None
+        if self.uses_threads is None:
+            self.uses_threads = self._should_use_threads(loader, options)
+        in_processes = bool(loader.num_workers) and not self.uses_threads
+        if self.slots is None or self.slots.arena.is_shared != in_processes:
+            self.slots = _new_slots(options, is_shared=in_processes)
+        if options.caches and self.memo is None:
+            self.memo = memo_for(loader.dataset, options)
+            self._before = self.memo.counts()
+        return self.slots
+
+    def start_pool(self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int) -> tuple[WorkerConfig, WorkerPool]:
+        """The workers of one iterator, and what they are started with."""
+        assert self.slots is not None
+        config = WorkerConfig(
+            dataset=loader.dataset,
+            folders=self.folders,
+            collate=loader.collate_fn,
+            fetches_batches=not makes_samples(loader),
+            batched=loader.batch_sampler is not None,
+            late_floats=options.device is not None,
+            on_error=options.on_error,
+            base_seed=base_seed,
+            num_workers=loader.num_workers,
+            most_workers=MOST_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
+            init=loader.worker_init_fn,
+            memo=self.memo,
+        )
+        if not loader.num_workers:
+            return config, InlinePool(config, self.slots.arena)
+        if self.uses_threads:
+            return config, ThreadPool(config, self.slots.arena)
+        return config, ProcessPool(config, self.slots, context=loader.multiprocessing_context)
+
+    def foresee(self, num_samples: int) -> None:
+        """Say what a full cache will take and hold, from the first samples that were made."""
+        if self.memo is None or self._before is None or self.forecast is not None or self.counts.num_made < NUM_TRIED:
+            return
+        now, before = self.memo.counts(), self._before
+        self._before = None
+        if now.num_misses == before.num_misses:
+            if now.num_hits == before.num_hits:
+                log.warning(
+                    "nothing is cached: these samples are not read through a library whose calls are known; "
+                    "@hasten.pure marks a function of your own"
+                )
+            return
+        factor = num_samples / self.counts.num_made
+        full, sources = now.value_bytes - before.value_bytes, now.source_bytes - before.source_bytes
+        self.forecast = Forecast(
+            num_samples=num_samples,
+            full_bytes=full * factor,
+            expansion=full / sources if sources else None,
+            tiers=tuple((tier.name, tier.budget) for tier in now.tiers),
+            seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_made,
+        )
+        log.info(self.forecast.line())
+
+    def _should_use_threads(self, loader: DataLoader[Any], options: LoaderOptions) -> bool:
+        if options.workers != "auto" or not loader.num_workers:
+            return options.workers == "threads"
+        asks_for_processes = loader.worker_init_fn is not None or loader.multiprocessing_context is not None
+        folders = self.folders
+        if asks_for_processes or folders is None or loader.collate_fn not in (default_collate, default_convert):
+            return False
+        if not is_threadable(loader.dataset):
+            return False
+        if not has_gil():
+            return True
+        indices = itertools.cycle(range(min(NUM_TRIED, len(loader.dataset))))  # type: ignore[arg-type]
+        generator = torch.Generator()
+
+        def make() -> None:
+            finished(folders.sample(next(indices), lambda: generator))
+
+        try:
+            return held_share(make) * loader.num_workers < MOST_HELD
+        except Exception:  # a sample that cannot be made is raised in its place
+            return False
+
+
+_memos: dict[int, list[tuple[tuple[object, ...], Memo]]] = {}  # by the dataset's id, for datasets may have no hash
+
+
+def memo_for(dataset: Any, options: LoaderOptions) -> Memo:
+    """The memo of a dataset's loaders, for as long as the dataset lives: many scripts make a loader anew in every epoch."""
+    asked = options.cache, options.disk_cache
+    known = _memos.get(id(dataset), [])
+    found = next((memo for other, memo in known if other == asked), None)
+    if found is not None:
+        return found
+    memo = open_memo(ram=options.cache, disk=options.disk_cache, host_key=key_of_host())
+    if id(dataset) not in _memos:
+        try:
+            weakref.finalize(dataset, _memos.pop, id(dataset), None).atexit = False
+        except TypeError:  # it cannot be referred to weakly, so nobody would say that it is gone
+            return memo
+        _memos[id(dataset)] = []
+    _memos[id(dataset)].append((asked, memo))
+    return memo
+
+
+def _new_slots(options: LoaderOptions, *, is_shared: bool) -> Slots:
+    # Without `device` nobody knows when the script's own copies are over: torch copies to pinned memory that it follows.
+    pins = options.device is not None and cuda.is_available()
+    return Slots(
+        Arena(int(available_memory() * SLOTS_SHARE), is_shared=is_shared),
+        pin=cuda.pin if pins else None,
+    )
+
+
+def makes_samples(loader: DataLoader[Any]) -> bool:
+    """Samples are made one by one, not by a dataset that makes whole batches."""
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:  # it asks its dataset, and goes one by one where that has no such method
+        dataset = dataset.dataset
+    return loader.batch_sampler is None or not getattr(dataset, "__getitems__", None)
+
+
+def makes_rows(loader: DataLoader[Any]) -> bool:
+    """Samples go to their rows of a batch one by one: nothing of the user's makes the batch as a whole."""
+    return loader.batch_sampler is not None and loader.collate_fn is default_collate and makes_samples(loader)

@@ -1,0 +1,95 @@
+"""What a loader counts while it works, and what it reports of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hasten.data.epoch.pending import PendingBatch
+from hasten.data.memo.memo import MemoCounts
+from hasten.data.workers.tasks import Result
+from hasten.errors import SampleRateError
+
+FEWEST_REPLACED = 10  # before the rate of replaced samples is held against the limit
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a Loader did since it was made. Seconds are wall time of whoever did the work, summed over workers."""
+
+    num_batches: int
+    num_samples: int
+    sample_seconds: float
+    """Making samples: `dataset[index]`."""
+    collate_seconds: float
+    """Writing samples to their rows, or collate_fn."""
+    cpu_seconds: float
+    """CPU time of both."""
+    wait_seconds: float
+    """How long the training loop was held up in `next()`."""
+    mean_ready: float
+    """Batches that lay ready when one was asked for."""
+    cache: MemoCounts | None
+    """Hits, misses and bytes of each tier; None where nothing is kept."""
+    num_replaced: int
+    """Samples in whose place another was given."""
+    num_workers: int
+
+
+@dataclass
+class Counts:
+    """The same, while it grows."""
+
+    num_batches: int = 0
+    num_samples: int = 0
+    num_made: int = 0
+    sample_seconds: float = 0.0
+    collate_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    num_ready: int = 0
+    num_replaced: int = 0
+
+    @property
+    def worked_seconds(self) -> float:
+        """Wall seconds of all stages."""
+        return self.sample_seconds + self.collate_seconds
+
+    def made(self, result: Result) -> None:
+        """Note an result."""
+        self.num_made += result.count
+        self.sample_seconds += result.sample_seconds
+        self.collate_seconds += result.collate_seconds
+        self.cpu_seconds += result.cpu_seconds
+
+    def handed(self, num_samples: int, *, waited: float, ready: int) -> None:
+        """Note a batch that was handed out, how long it was waited for, and how many lay ready when it was asked for."""
+        self.num_batches += 1
+        self.num_samples += num_samples
+        self.wait_seconds += waited
+        self.num_ready += ready
+
+    def replaced(self, pending: PendingBatch, *, most: float) -> None:
+        """Note the samples of a batch that were replaced. Raises SampleRateError where they are too many."""
+        self.num_replaced += len(pending.replaced)
+        if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_made:
+            return
+        last = pending.replaced[-1]
+        raise SampleRateError(
+            f"{self.num_replaced} of {self.num_made} samples could not be made, more than max_error_rate={most:g} "
+            f"allows; the last one: sample {last.index!r}: {last.error}"
+        )
+
+    def stats(self, *, num_workers: int, cache: MemoCounts | None) -> LoaderStats:
+        """As it stands."""
+        return LoaderStats(
+            num_batches=self.num_batches,
+            num_samples=self.num_samples,
+            sample_seconds=self.sample_seconds,
+            collate_seconds=self.collate_seconds,
+            cpu_seconds=self.cpu_seconds,
+            wait_seconds=self.wait_seconds,
+            mean_ready=self.num_ready / max(1, self.num_batches),
+            cache=cache,
+            num_replaced=self.num_replaced,
+            num_workers=num_workers,
+        )

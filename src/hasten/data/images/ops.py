@@ -1,0 +1,177 @@
+"""What each known transform does to an image, with the pixels and the draws of torchvision.
+
+In and out: an image as `hasten.data.images.pixels` has it. An image of two axes stands for mode L, or for RGB with three
+equal channels: every op gives equal channels for these. Nothing here writes to its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from hasten.data.images.draws import draw_chance, draw_offset, draw_resized_crop
+from hasten.data.images.pixels import Resampling, to_tensor
+
+Range = tuple[float, float]
+
+
+class Op(Protocol):
+    """A transform of an image. Frozen, so that its representation says all there is to know."""
+
+    draws: ClassVar[bool]
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """The transformed image; it may share memory with `image`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Resize:
+    """To (height, width); or the shorter side to one length, but the longer to no more than `longest`."""
+
+    draws: ClassVar[bool] = False
+    size: tuple[int, ...]
+    longest: int | None
+    resampling: Resampling
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """Resized, or itself."""
+        return self.resampling.resize(image, *self.target(*image.shape[:2]))
+
+    def target(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) that an image of this size is brought to."""
+        if len(self.size) == 2:
+            return self.size[0], self.size[1]
+        short, long = sorted((height, width))
+        if self.size:
+            new_short, new_long = self.size[0], int(self.size[0] * long / short)
+            if self.longest is not None and new_long > self.longest:
+                new_short, new_long = int(self.longest * new_short / new_long), self.longest
+        else:
+            assert self.longest is not None
+            new_short, new_long = int(self.longest * short / long), self.longest
+        return (new_long, new_short) if width <= height else (new_short, new_long)
+
+
+@dataclass(frozen=True)
+class Pad:
+    """A border of one grey."""
+
+    draws: ClassVar[bool] = False
+    left: int
+    top: int
+    right: int
+    bottom: int
+    fill: int
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """Padded, or itself."""
+        return padded(image, self.left, self.top, self.right, self.bottom, self.fill)
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle; what is missing is black."""
+
+    draws: ClassVar[bool] = False
+    height: int
+    width: int
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """A view, unless something is missing."""
+        lacking_height = max(0, self.height - image.shape[0])
+        lacking_width = max(0, self.width - image.shape[1])
+        left, top = lacking_width // 2, lacking_height // 2
+        image = padded(image, left, top, lacking_width - left, lacking_height - top, 0)
+        top = round((image.shape[0] - self.height) / 2)
+        left = round((image.shape[1] - self.width) / 2)
+        return image[top : top + self.height, left : left + self.width]
+
+
+@dataclass(frozen=True)
+class RandomFlip:
+    """Upside down (axis 0) or left to right (axis 1), now and then."""
+
+    draws: ClassVar[bool] = True
+    axis: int
+    probability: float
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """Draws one number."""
+        if not draw_chance(self.probability, generator=generator):
+            return image
+        # torch's flip is vectorized, numpy's reversed view has to be copied byte by byte later on.
+        flipped = to_tensor(image).flip(self.axis + 1).numpy()
+        return flipped[0] if image.ndim == 2 else flipped.transpose(1, 2, 0)
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A part of one size at a random place, after padding."""
+
+    draws: ClassVar[bool] = True
+    height: int
+    width: int
+    padding: Pad | None
+    pad_if_needed: bool
+    fill: int
+    draws_both: bool
+    """Both places are drawn unless the image fits in both directions (v1), or only where there is room (v2)."""
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """A view, unless it is padded. Draws no more than two numbers; raises ValueError."""
+        if self.padding is not None:
+            image = self.padding(image, generator)
+        if self.pad_if_needed:
+            across = max(0, self.width - image.shape[1])
+            along = max(0, self.height - image.shape[0])
+            image = padded(image, across, along, across, along, self.fill)
+        height, width = image.shape[:2]
+        if height < self.height or width < self.width:
+            raise ValueError(f"a crop of {self.height} x {self.width} does not fit in {height} x {width} (height x width)")
+        room = (height - self.height, width - self.width)
+        top, left = (
+            draw_offset(space, generator=generator) if space or (self.draws_both and any(room)) else 0
+            for space in room
+        )
+        return image[top : top + self.height, left : left + self.width]
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A random part of random shape, brought to one size."""
+
+    draws: ClassVar[bool] = True
+    height: int
+    width: int
+    scale: Range
+    ratio: Range
+    log_ratio: Range
+    resampling: Resampling
+
+    def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """Draws at least four numbers, unless ten tries fail."""
+        top, left, height, width = draw_resized_crop(
+            image.shape[0],
+            image.shape[1],
+            scale=self.scale,
+            ratio=self.ratio,
+            log_ratio=self.log_ratio,
+            generator=generator,
+        )
+        return self.resampling.resize(image[top : top + height, left : left + width], self.height, self.width)
+
+
+def padded(image: np.ndarray, left: int, top: int, right: int, bottom: int, fill: int) -> np.ndarray:
+    """The image within a border of `fill`; itself where the border has no width."""
+    if not (left or top or right or bottom):
+        return image
+    height, width = image.shape[:2]
+    canvas = np.full((top + height + bottom, left + width + right, *image.shape[2:]), fill, np.uint8)
+    canvas[top : top + height, left : left + width] = image
+    return canvas
+
+

@@ -1,0 +1,93 @@
+"""One array of a batch, and how values of many samples become rows of it.
+
+In: the values of one leaf, sample by sample. Out: rows of an array, in memory that is given. Refuses to know how
+samples are nested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hasten.data.layout.scaling import ScaledImage, Scaling, scale
+
+Target = torch.Tensor | np.ndarray[Any, Any]
+
+IN_NUMPY = frozenset(
+    getattr(torch, name)
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
+)
+
+
+class MismatchError(Exception):
+    """A sample is not made like the one that the layout was read from."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a batch: the dtype of its tensor, and the shape of a sample's row."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    numpy_dtype: np.dtype[Any] | None = None
+    """Of the samples, where they are NumPy's."""
+    scaling: Scaling | None = None
+    """Set where the rows hold uint8 images that become floats once the batch is on its device."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def _write_numbers(rows: Leaf, values: Sequence[Any], target: Target, where: slice) -> None:
+    target[where] = values  # type: ignore[index]
+
+
+def _write_tensors(rows: Leaf, values: Sequence[torch.Tensor], target: Target, where: slice) -> None:
+    if any(value.dtype != rows.dtype or value.shape != rows.shape for value in values):
+        raise MismatchError(f"not every tensor is of shape {rows.shape} and {rows.dtype}")
+    out = target[where]
+    torch.stack(list(values), out=torch.from_numpy(out) if isinstance(out, np.ndarray) else out)
+
+
+def _write_arrays(rows: Leaf, values: Sequence[Any], target: Target, where: slice) -> None:
+    if any(value.dtype != rows.numpy_dtype or value.shape != rows.shape for value in values):
+        raise MismatchError(f"not every array is of shape {rows.shape} and {rows.numpy_dtype}")
+    np.stack(values, out=target[where])  # type: ignore[arg-type]
+
+
+def _write_images(rows: Leaf, values: Sequence[ScaledImage], target: Target, where: slice) -> None:
+    for row, image in zip(range(where.start, where.stop), values):
+        if image.pixels.shape != rows.shape or (rows.scaling is not None and image.scaling != rows.scaling):
+            raise MismatchError(f"an image of shape {tuple(image.pixels.shape)} where there was {rows.shape}")
+        out = torch.from_numpy(target[row]) if isinstance(target, np.ndarray) else target[row]
+        if rows.scaling is None:
+            scale(image, out)
+        else:
+            out.copy_(image.pixels)
+
+
+WRITERS = {
+    "number": _write_numbers,
+    "tensor": _write_tensors,
+    "array": _write_arrays,
+    "image": _write_images,
+}

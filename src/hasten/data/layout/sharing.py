@@ -1,0 +1,104 @@
+"""Files without a name that processes share: nothing of them is left when the last process is gone.
+
+In: a size. Out: memory, and a place to write to. Refuses to know what lies where.
+
+On Linux the file is a memfd: it lies in memory, and the size of /dev/shm does not bound it. Elsewhere it is a temporary
+file whose name is taken away at once. On Windows, where it cannot be handed on, each process gets an empty one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from hasten.data.layout.locks import close
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+_PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+
+
+class SharedFile:
+    """A file of zeros, `size` bytes long, of which only what is written takes memory.
+
+    Usable after a fork, and picklable to a process while that is started. Raises OSError where it cannot be had.
+    """
+
+    descriptor = -1
+    _sign: socket.socket | None = None
+
+    def __init__(self, size: int, *, descriptor: int | None = None) -> None:
+        self.descriptor = nameless() if descriptor is None else descriptor
+        if os.fstat(self.descriptor).st_size < size:
+            os.ftruncate(self.descriptor, size)
+
+    def __getstate__(self) -> tuple[int, Any]:
+        size = os.fstat(self.descriptor).st_size
+        if sys.platform == "win32":
+            return size, None
+        from multiprocessing.reduction import DupFd
+
+        return size, DupFd(self.descriptor)
+
+    def __setstate__(self, state: tuple[int, Any]) -> None:
+        size, handed_on = state
+        self.__init__(size, descriptor=handed_on and handed_on.detach())
+
+    def keep(self, sign: socket.socket) -> None:
+        """Keep what tells others of the file for as long as the file."""
+        self._sign = sign
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in use, by the kernel's count."""
+        return os.fstat(self.descriptor).st_blocks * 512
+
+    def map(self, size: int) -> mmap.mmap:
+        """The first bytes, shared: what is written is seen by all."""
+        return mmap.mmap(self.descriptor, size)
+
+    def free(self, start: int, end: int) -> None:
+        """Give the memory of the whole pages between two offsets back; they read as zeros thereafter."""
+        start, end = round_up(start), round_up(end)
+        if end > start and sys.platform == "linux":
+            # Not by a mapping's madvise: to close a mapping unlocks the file for the whole process.
+            libc = ctypes.CDLL(None)
+            libc.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_int64(start), ctypes.c_int64(end - start))
+
+    def close(self) -> None:
+        """Give the file up. What is mapped stays until nothing refers to it."""
+        if self._sign is not None:
+            self._sign.close()
+        if self.descriptor >= 0:
+            close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def round_up(size: int) -> int:
+    """To whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+def write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+    """Write pieces one after the other. Raises OSError where the file cannot take them all."""
+    for piece in pieces:
+        left = memoryview(piece)
+        while left.nbytes:
+            written = os.pwrite(descriptor, left, offset)
+            left, offset = left[written:], offset + written
+
+
+def nameless(label: str = "hasten") -> int:
+    """A descriptor of a new file without a name; `label` is what /proc shows."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(label, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

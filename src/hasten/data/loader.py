@@ -1,0 +1,213 @@
+"""The face of the room: a DataLoader that takes what torch's takes and gives the same batches.
+
+In: a dataset, and how to batch it. Out: batches. What it cannot take it workers to torch's own iterator, and says so
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.context import BaseContext
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
+
+from hasten.data.epoch.batches import BatchIterator
+from hasten.data.epoch.columns import columns_of
+from hasten.data.epoch.in_memory import InMemoryIterator
+from hasten.data.epoch.options import LoaderOptions
+from hasten.data.epoch.resume import from_state, to_state
+from hasten.data.epoch.staffing import usable_cores
+from hasten.data.epoch.state import LoaderState
+from hasten.data.epoch.stats import LoaderStats
+from hasten.data.images.pixels import PixelRule
+from hasten.data.layout.tree import map_tensors
+from hasten.data.memo.budget import Forecast, parse_budget
+from hasten.devices import accelerator
+from hasten.errors import DeviceError
+
+T = TypeVar("T", covariant=True)
+
+
+class Loader(DataLoader[T], Generic[T]):
+    """A drop-in for `torch.utils.data.DataLoader`: the same arguments, the same batches in the same order.
+
+    Beyond DataLoader's own arguments:
+
+    num_workers: besides a number, "auto": as many as there are cores, corrected while the epoch runs by who waits for
+        whom, as is the number of batches ahead.
+    device: where the batches are wanted. On a CUDA device the next one crosses while this one trains.
+    cache: memory for what libraries read, decode and resize: bytes, "8 GiB", "50%" of what is available, or "auto", half
+        of that. One copy for all workers. None caches nothing. Your dataset's own code always runs.
+    disk_cache: the same on the local disk, kept from one run to the next.
+    pixels: "identical" gives images Pillow's own pixels; "close" keeps within 1/255 of them, in less time; "any"
+        decodes whatever is fastest.
+    workers: "processes"; or "threads", on your word that the dataset and its transforms are safe in threads; or "auto":
+        threads where every piece is known to be safe in them and leaves the interpreter lock free long enough.
+    on_error: what becomes of a sample that raises. "raise" lets the exception pass; "replace" puts another sample of
+        the same batch in its place, the same one every time, and counts it.
+    max_error_rate: the share of replaced samples above which SampleRateError is raised.
+
+    Random transforms draw from generators that are seeded by (seed, epoch, index), so batches do not depend on
+    `num_workers`. The seed is drawn as DataLoader draws it: from `generator`, or from torch's global one.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        device: torch.device | str | None = None,
+        cache: int | str | None = None,
+        disk_cache: int | str | None = None,
+        pixels: PixelRule = "identical",
+        workers: Literal["auto", "processes", "threads"] = "auto",
+        on_error: Literal["raise", "replace"] = "raise",
+        max_error_rate: float = 0.05,
+    ) -> None:
+        if isinstance(num_workers, str) and num_workers != "auto":
+            raise ValueError(f"num_workers={num_workers!r} is not valid: use a number, or 'auto'")
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            usable_cores() if num_workers == "auto" else num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        _check("pixels", pixels, ("identical", "close", "any"))
+        _check("workers", workers, ("auto", "processes", "threads"))
+        _check("on_error", on_error, ("raise", "replace"))
+        for budget in (cache, disk_cache):
+            if budget not in (None, "auto"):
+                parse_budget(budget, whole=0)
+        if not 0.0 <= max_error_rate <= 1.0:
+            raise ValueError(f"max_error_rate={max_error_rate!r} is not valid: use a number from 0 to 1")
+        # Frameworks that make a loader anew read each argument from the attribute of its name.
+        self.device = None if device is None else torch.device(device)
+        self.cache = cache
+        self.disk_cache = disk_cache
+        self.pixels: PixelRule = pixels
+        self.workers: Literal["auto", "processes", "threads"] = workers
+        self.on_error: Literal["raise", "replace"] = on_error
+        self.max_error_rate = max_error_rate
+        self._adjusts_workers = num_workers == "auto"
+        self._state = LoaderState()
+        self._reason = _why_not(self)
+
+    def _options(self) -> LoaderOptions:
+        device = self.device
+        if device is not None and device.type != "cpu" and not accelerator.is_available(device):
+            raise DeviceError(f"device='{device}' is wanted, and torch sees no such device: leave device out")
+        return LoaderOptions(
+            device=None if device is None or device.type == "cpu" else device,
+            cache=self.cache or None,
+            disk_cache=self.disk_cache or None,
+            pixels=self.pixels,
+            workers=self.workers,
+            on_error=self.on_error,
+            max_error_rate=self.max_error_rate,
+            adjusts_workers=self._adjusts_workers,
+        )
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        if self._state.owner != os.getpid():  # workers that stay are the parent's, not a forked child's
+            self._iterator, self._state = None, LoaderState()
+        return super().__iter__()
+
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self._reason is not None:
+            warnings.warn(f"hasten.Loader falls back to torch's own DataLoader: {self._reason}", stacklevel=3)
+            self._reason = None  # it is said once
+        if isinstance(self.dataset, IterableDataset):
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        columns = columns_of(self.dataset) if self._collates_plainly() else None
+        if columns is not None:
+            return InMemoryIterator(self, self._options(), self._state, columns)
+        return BatchIterator(self, self._options(), self._state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What an epoch has opened stays here: a copy of a loader, or one in another process, begins anew.
+        return vars(self) | {"_iterator": None, "_state": LoaderState()}
+
+    def _collates_plainly(self) -> bool:
+        return self.batch_sampler is not None and self.collate_fn is default_collate and self.worker_init_fn is None
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the cache will hold; None before the first samples are made, and where there is no cache."""
+        return self._state.forecast
+
+    def numpy(self) -> Iterator[Any]:
+        """The batches of an epoch with NumPy arrays, which are views of the same memory, in the tensors' place."""
+        for batch in self:
+            yield map_tensors(batch, lambda tensor: tensor.numpy())
+
+    def stats(self) -> LoaderStats:
+        """What was done since this loader was made; by the cache, since it was: it serves every loader of its dataset."""
+        memo = self._state.memo
+        return self._state.counts.stats(num_workers=self.num_workers, cache=None if memo is None else memo.counts())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the epoch the loop is: behind the batch that it was given last."""
+        return to_state(self._state.position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state at the next `iter()`, without making the samples that came before it.
+
+        The number of workers may be another than when it was saved. Raises StateError.
+        """
+        self._state.resumed = from_state(state, batch_size=self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler, the batch sampler and the dataset which epoch begins, as far as they want to know."""
+        for part in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
+            tell = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
+
+
+def _check(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is not valid: use one of {', '.join(map(repr, known))}")
+
+
+def _why_not(loader: Loader[Any]) -> str | None:
+    if isinstance(loader.dataset, IterableDataset):
+        return "an iterable dataset orders its samples itself"
+    if loader.num_workers and loader.workers != "threads" and not hasattr(socket, "AF_UNIX"):
+        return f"worker processes need Unix sockets, which {sys.platform} does not have; try workers='threads'"
+    return None

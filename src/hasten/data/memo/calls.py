@@ -1,0 +1,256 @@
+"""How a library function that reads a file, or decodes bytes, is memoized.
+
+A call is memoized where it is like any other: a path or bytes first, plain values after it, the library's own function.
+Everything else runs as it is: open files, output buffers, memory maps, subclasses of arrays, functions that somebody
+replaced before.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import importlib.metadata
+import os
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
+from hasten.data.memo.memo import current, remembered
+
+Function = Callable[..., Any]
+RowOfTable = tuple[str, tuple[str, ...], Callable[[Any, ModuleType, bytes], None]]
+
+PLAIN = (str, int, float, complex, bool, bytes, type(None), type(Ellipsis))
+BYTES = (bytes, bytearray, memoryview, np.ndarray, torch.Tensor)
+
+
+def is_exact_array(value: Any) -> bool:
+    """Whether a value is an array that can be stored as it is: no subclass, no objects, not empty."""
+    return type(value) is np.ndarray and value.size > 0 and not value.dtype.hasobject and value.dtype.metadata is None
+
+
+def is_exact_tensor(value: Any) -> bool:
+    """Whether a tensor is its elements and nothing else, alone in its storage."""
+    if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout != torch.strided or vars(value):
+        return False
+    return value.untyped_storage().nbytes() == value.numel() * value.element_size()
+
+
+@dataclass(frozen=True)
+class Call:
+    """How calls of a function are memoized. Its first argument is the source."""
+
+    source: str
+    """What the source may be: "path", "bytes", or "either"."""
+    keeps: Callable[[Any, Any], bool] = lambda value, source: is_exact_array(value)
+    """Whether a result may be kept; gets the result and the source."""
+    fits: Callable[[Any, tuple[Any, ...], dict[str, Any]], bool] = lambda source, others, named: True
+    """Whether a call may be memoized; gets the source and the other arguments."""
+    state: Callable[[], Any] = tuple
+    """Global state that the result depends on, as `repr` shows it; None: the call is not memoized."""
+    on_hit: Callable[[Any], None] = lambda source: None
+    """Repeats what else the function does: the warnings that it issues each time."""
+
+
+def memoized(original: Function, name: str, release: bytes, call: Call) -> Function:
+    """A function that remembers its results; `release` identifies the library."""
+
+    @functools.wraps(original)
+    def function(*arguments: Any, **named: Any) -> Any:
+        if current() is None or not arguments:
+            return original(*arguments, **named)
+        source, others = arguments[0], arguments[1:]
+        described = describe((others, tuple(sorted(named.items()))))
+        state = None if described is None or not call.fits(source, others, named) else call.state()
+        if described is None or state is None:
+            return original(*arguments, **named)
+        parts = (release, repr((name, described, state)).encode())
+        return from_source(source, parts, lambda: original(*arguments, **named), call)
+
+    return function
+
+
+def from_source(source: Any, parts: tuple[bytes, ...], compute: Callable[[], Any], call: Call) -> Any:
+    """What `compute` makes of a file, named by its path, or of bytes; `parts` say what is computed."""
+    if call.source != "bytes" and is_plain_path(source):
+        return from_path(
+            source, parts, compute, keeps=lambda value: call.keeps(value, source), on_hit=lambda: call.on_hit(source)
+        )
+    data = plain_bytes(source) if call.source != "path" and type(source) in BYTES else None
+    if data is not None:
+        key = key_of(identity_of_bytes(data), _kind_of(source).encode(), *parts)
+        return kept(
+            key,
+            compute,
+            keeps=lambda value: call.keeps(value, source),
+            on_hit=lambda: call.on_hit(source),
+            source_bytes=data.nbytes,
+        )
+    return compute()
+
+
+def from_path(
+    path: Any,
+    parts: tuple[bytes, ...],
+    compute: Callable[[], Any],
+    *,
+    keeps: Callable[[Any], bool] = is_exact_array,
+    on_hit: Callable[[], None] = lambda: None,
+) -> Any:
+    """What `compute` makes of the file at a path. Libraries look at a file's name, too, so its suffix is part of the key."""
+    try:
+        status = os.stat(path)
+        identity = identity_of_status(status)
+        suffix = os.path.splitext(os.fspath(path))[1].encode(errors="surrogateescape")
+    except (OSError, TypeError, ValueError):
+        return compute()
+    if identity is None:
+        return compute()
+    key = key_of(identity, type(path).__qualname__.encode(), suffix, *parts)
+
+    def still_keeps(value: Any) -> bool:
+        return keeps(value) and identity_of_path(path) == identity
+
+    return kept(key, compute, keeps=still_keeps, on_hit=on_hit, source_bytes=status.st_size)
+
+
+def from_open_file(
+    descriptor: int,
+    parts: tuple[bytes, ...],
+    compute: Callable[[], Any],
+    *,
+    keeps: Callable[[Any], bool] = is_exact_array,
+) -> Any:
+    """What `compute` makes of an open file."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return compute()
+    identity = identity_of_status(status)
+    if identity is None:
+        return compute()
+
+    def still_keeps(value: Any) -> bool:
+        return keeps(value) and identity_of_status(os.fstat(descriptor)) == identity
+
+    return kept(key_of(identity, b"open", *parts), compute, keeps=still_keeps, source_bytes=status.st_size)
+
+
+def kept(
+    key: bytes,
+    compute: Callable[[], Any],
+    *,
+    keeps: Callable[[Any], bool] = is_exact_array,
+    on_hit: Callable[[], None] = lambda: None,
+    source_bytes: int = 0,
+) -> Any:
+    """The value of a key, computed where it is not stored, and stored where `keeps` allows it."""
+    computed: list[Any] = []
+
+    def compute_and_note() -> Any:
+        computed.append(compute())
+        return computed[0]
+
+    value = remembered(key, compute_and_note, still=lambda: keeps(computed[0]), source_bytes=source_bytes)
+    if not computed:
+        on_hit()
+    return value
+
+
+# Arguments
+
+
+def is_plain_path(source: Any) -> bool:
+    """Whether a path is a string, NumPy's or Python's, or a `pathlib.Path`."""
+    return type(source) in (str, np.str_) or (
+        isinstance(source, os.PathLike) and type(source).__module__.partition(".")[0] == "pathlib"
+    )
+
+
+def plain_bytes(source: Any) -> memoryview | None:
+    """Bytes in memory, as they lie there; None for anything else."""
+    if isinstance(source, (bytes, bytearray)):
+        return memoryview(source)
+    if type(source) is memoryview:
+        return source.cast("B") if source.c_contiguous and source.format == "B" and source.nbytes else None
+    if type(source) is np.ndarray and source.dtype == np.uint8 and source.flags.c_contiguous and source.size:
+        return source.data.cast("B")
+    if type(source) is torch.Tensor and source.dtype == torch.uint8 and source.device.type == "cpu":
+        is_dense = source.layout == torch.strided and source.is_contiguous() and source.numel()
+        return source.numpy().data.cast("B") if is_dense else None
+    return None
+
+
+def _kind_of(source: Any) -> str:
+    return f"{type(source).__qualname__} {tuple(getattr(source, 'shape', ()))}"
+
+
+def describe(value: Any) -> str | None:
+    """An argument that is a plain value, as text that no other value has; None for anything else."""
+    if type(value) in PLAIN:
+        return repr(value)
+    if type(value) in (tuple, list):
+        parts = [describe(one) for one in value]
+        return None if None in parts else f"{type(value).__name__}({', '.join(cast('list[str]', parts))})"
+    if isinstance(value, np.dtype):
+        dtype = cast("np.dtype[Any]", value)
+        return None if dtype.hasobject or dtype.metadata else f"dtype {dtype.descr} {dtype.itemsize}"
+    if isinstance(value, (torch.dtype, torch.device)):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__module__}.{type(value).__qualname__}.{value.name}={value.value!r}"
+    if isinstance(value, type):
+        owner = {"builtins": builtins, "numpy": np}.get(value.__module__)
+        return f"type {value.__module__}.{value.__name__}" if getattr(owner, value.__name__, None) is value else None
+    if isinstance(value, np.generic) and type(value).__module__ == "numpy" and value.dtype.kind in "biufcSU":
+        return f"numpy {value.dtype.str} {value.tobytes()!r}"
+    return None
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an argument is a plain value, bytes excepted."""
+    return type(value) is not bytes and describe(value) is not None
+
+
+# State
+
+
+def is_plain_torch() -> bool:
+    """Whether tensors are made as ever: nobody traces, fakes them, or sends them to another device."""
+    stacks = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()  # pyright: ignore[reportPrivateUsage]
+    return not stacks and not torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]
+
+
+def releases(*distributions: str) -> bytes:
+    """Which releases of these distributions are installed: libraries that another one decodes with."""
+    found: list[str] = []
+    for name in distributions:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(name)
+    return " ".join(found).encode()
+
+
+def belongs(function: Any, package: str) -> bool:
+    """Whether a function is of this package, and not somebody's replacement of it."""
+    if isinstance(function, types.BuiltinFunctionType):
+        return function.__module__ in (None, package) or function.__module__.startswith(package + ".")
+    if not str(getattr(function, "__module__", None)).startswith(package):
+        return False
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    if not isinstance(function, types.FunctionType) and not os.path.isabs(file):
+        return True  # compiled
+    folder = os.path.dirname(os.path.realpath(str(sys.modules[package].__file__)))
+    root = (
+        folder if hasattr(sys.modules[package], "__path__") else os.path.realpath(str(sys.modules[package].__file__))
+    )
+    return os.path.realpath(file).startswith(root)

@@ -1,0 +1,172 @@
+"""Memoized values as bytes: trees of arrays, tensors and plain values. Nothing is pickled, so reading runs no code.
+
+    length of the header | header: JSON | padding | buffer | padding | buffer ...
+
+Each buffer begins at a multiple of 64 bytes. The header describes the tree; a leaf with data names its buffer's bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hasten.data.layout.packing import aligned
+
+_LENGTH = struct.Struct("<I")
+_TORCH = {
+    str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+}
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class NotStorableError(Exception):
+    """The value holds something that cannot be stored exactly."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes with a description: what an adapter makes its own kind of value from."""
+
+    meta: dict[str, Any]
+    data: Any
+    """Anything with the buffer interface; when read back, an `np.ndarray` of uint8 that nobody else holds."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value ready to be written: `pieces` one after the other are `size` bytes."""
+
+    pieces: list[bytes | memoryview]
+    size: int
+
+
+def encode(value: Any) -> Encoded:
+    """The value as bytes. Raises NotStorableError."""
+    buffers: list[memoryview] = []
+    try:
+        header = json.dumps(_describe(value, buffers), separators=(",", ":")).encode()
+    except (ValueError, TypeError, RecursionError) as error:  # an integer of many digits, a list that holds itself
+        raise NotStorableError(repr(error)) from error
+    start = aligned(_LENGTH.size + len(header))
+    pieces: list[bytes | memoryview] = [
+        _LENGTH.pack(len(header)) + header + bytes(start - _LENGTH.size - len(header))
+    ]
+    size = start
+    for buffer in buffers:
+        pieces += [buffer, bytes(aligned(buffer.nbytes) - buffer.nbytes)]
+        size += aligned(buffer.nbytes)
+    return Encoded(pieces, size)
+
+
+def decode(memory: np.ndarray[Any, Any]) -> Any:
+    """The value again; its arrays view `memory` (uint8, writable, the caller's own). Raises ValueError for anything else."""
+    try:
+        (length,) = _LENGTH.unpack_from(memory.data)
+        header = json.loads(memory[_LENGTH.size : _LENGTH.size + length].tobytes())
+        return _Reader(memory, aligned(_LENGTH.size + length)).read(header)
+    except Exception as error:  # whatever bytes that are not ours lead to
+        raise ValueError(f"not a stored value: {error!r}") from error
+
+
+def _describe(value: Any, buffers: list[memoryview]) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        if kind is float and not math.isfinite(value):
+            return {"float": value.hex()}
+        return {"value": value}
+    if kind is np.ndarray:
+        return _describe_array(value, buffers)
+    if kind is torch.Tensor:
+        return _describe_tensor(value, buffers)
+    if kind is Raw:
+        data = memoryview(value.data).cast("B")
+        buffers.append(data)
+        return {"raw": data.nbytes, "meta": value.meta}
+    if kind in (tuple, list):
+        return {kind.__name__: [_describe(one, buffers) for one in value]}
+    if kind is dict and all(type(key) is str for key in value):
+        return {"dict": [[key, _describe(one, buffers)] for key, one in value.items()]}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic) and kind.__module__ == "numpy" and kind not in (np.object_, np.void):
+        return {"scalar": _describe_array(np.asarray(value), buffers)}
+    raise NotStorableError(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _describe_array(array: np.ndarray[Any, Any], buffers: list[memoryview]) -> dict[str, Any]:
+    if array.dtype.hasobject or np.dtype(array.dtype.str) != array.dtype:
+        raise NotStorableError(f"an array of {array.dtype}")
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    laid = array.transpose(order)
+    if not laid.flags.c_contiguous:
+        raise NotStorableError("an array that is a view with gaps")
+    buffers.append(laid.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b""))
+    found = {"array": array.nbytes, "dtype": array.dtype.str, "shape": array.shape, "strides": array.strides}
+    return found if array.flags.writeable else {**found, "readonly": True}
+
+
+def _describe_tensor(tensor: torch.Tensor, buffers: list[memoryview]) -> dict[str, Any]:
+    plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad
+    if not plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise NotStorableError("a tensor that is more than its elements in memory")
+    dense = torch.empty_like(tensor, memory_format=torch.preserve_format).stride() == tensor.stride()
+    if not dense:
+        raise NotStorableError("a tensor that is a view with gaps")
+    flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if tensor.numel() else None
+    buffers.append(memoryview(b"") if flat is None else flat.numpy().data)
+    name = str(tensor.dtype).removeprefix("torch.")
+    return {"tensor": buffers[-1].nbytes, "dtype": name, "shape": tuple(tensor.shape), "stride": tensor.stride()}
+
+
+class _Reader:
+    """Reads a described tree, whose buffers lie in the memory one after the other."""
+
+    def __init__(self, memory: np.ndarray[Any, Any], start: int) -> None:
+        self._memory = memory
+        self._at = start
+
+    def take(self, size: int) -> np.ndarray[Any, Any]:
+        start, self._at = self._at, self._at + aligned(size)
+        if size < 0 or self._at > len(self._memory):
+            raise ValueError("a stored value is shorter than it says")
+        return self._memory[start : start + size]
+
+    def read(self, tree: dict[str, Any]) -> Any:
+        kind = next(iter(tree))
+        return _READERS[kind](self, tree)
+
+    def array(self, tree: dict[str, Any]) -> Any:
+        data, shape, strides = self.take(tree["array"]), tuple(tree["shape"]), tuple(tree["strides"])
+        array = np.ndarray(
+            shape, tree["dtype"], data.data if data.size else None, strides=strides if data.size else None
+        )
+        array.flags.writeable = "readonly" not in tree
+        return array
+
+    def tensor(self, tree: dict[str, Any]) -> Any:
+        data, dtype, shape = self.take(tree["tensor"]), _TORCH[tree["dtype"]], tuple(tree["shape"])
+        if not data.size:
+            return torch.empty_strided(shape, tuple(tree["stride"]), dtype=dtype)
+        return torch.from_numpy(data).view(dtype).as_strided(shape, tuple(tree["stride"]))
+
+
+_READERS: dict[str, Callable[[_Reader, dict[str, Any]], Any]] = {
+    "value": lambda reader, tree: tree["value"],
+    "float": lambda reader, tree: float.fromhex(tree["float"]),
+    "bytes": lambda reader, tree: base64.b64decode(tree["bytes"]),
+    "array": _Reader.array,
+    "tensor": _Reader.tensor,
+    "scalar": lambda reader, tree: reader.read(tree["scalar"])[()],
+    "raw": lambda reader, tree: Raw(tree["meta"], reader.take(tree["raw"])),
+    "tuple": lambda reader, tree: tuple(reader.read(one) for one in tree["tuple"]),
+    "list": lambda reader, tree: [reader.read(one) for one in tree["list"]],
+    "dict": lambda reader, tree: {key: reader.read(one) for key, one in tree["dict"]},
+}

@@ -1,0 +1,72 @@
+"""What a cache did, counted by all its processes at once.
+
+In: names and amounts. Out: sums over all processes, the dead ones' included. Refuses to know what is counted.
+
+A row for each process, in memory that all share, so that nobody waits for another. A process holds its row by a lock
+that the kernel takes back when it dies; who comes after counts on in the same row.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from hasten.data.layout.locks import lock
+from hasten.data.layout.sharing import SharedFile
+
+ROWS = 256  # processes at once; any more count nothing
+
+
+class Counters:
+    """Sums by name. Usable after a fork, and picklable to a process while that is started."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._file = SharedFile(ROWS * 8 * len(names))
+        self._open()
+
+    def _open(self) -> None:
+        self._columns = {name: column for column, name in enumerate(self._names)}
+        shape = ROWS, len(self._names)
+        self._rows = np.frombuffer(self._file.map(ROWS * 8 * len(self._names)), np.float64).reshape(shape)
+        self._row: int | None = None
+        self._owner = -1
+        self._threads = threading.Lock()
+
+    def __getstate__(self) -> tuple[tuple[str, ...], SharedFile]:
+        return self._names, self._file
+
+    def __setstate__(self, state: tuple[tuple[str, ...], SharedFile]) -> None:
+        self._names, self._file = state
+        self._open()
+
+    def add(self, **amounts: float) -> None:
+        """Count on."""
+        if self._owner != os.getpid():
+            self._take_row()
+        if self._row is None:
+            return
+        row = self._rows[self._row]
+        with self._threads:
+            for name, amount in amounts.items():
+                row[self._columns[name]] += amount
+
+    def total(self, name: str) -> float:
+        """The sum over all processes."""
+        return float(self._rows[:, self._columns[name]].sum())
+
+    def close(self) -> None:
+        """Let go of them in this process. What was counted can still be read."""
+        self._rows = self._rows.copy()
+        self._row, self._owner = None, os.getpid()
+        self._file.close()
+
+    def _take_row(self) -> None:
+        # A fork copies the parent's lock as it is, held perhaps by a thread that the child does not have.
+        self._threads = threading.Lock()
+        rows = range(1, ROWS)
+        self._row = next((row for row in rows if lock(self._file.descriptor, row)), None)
+        self._owner = os.getpid()

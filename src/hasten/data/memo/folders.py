@@ -1,0 +1,210 @@
+"""Samples of torchvision's image folders, made by our own decoder and transforms, with the same values.
+
+Only where every piece is the library's own and known exactly: the class's `__getitem__`, its loader, each transform and its
+options. What the dataset holds is looked at for every sample, so a transform that is replaced or changed is noticed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
+
+from hasten.data.generators import kept
+from hasten.data.images.decode import decoder_versions, read_image
+from hasten.data.images.pipeline import ImagePipeline, compile_transforms
+from hasten.data.images.pixels import PixelRule
+from hasten.data.images.recognize import Unknown, flatten, options_of
+from hasten.data.layout.tree import finished
+from hasten.data.memo.keys import identity_of_path, key_of
+from hasten.data.memo.memo import current, remembered
+
+PILLOW_LOADERS = frozenset(("default_loader", "pil_loader"))
+SEEDS = (0x5EED, 0xFEED5)
+
+
+class NotKnownError(Exception):
+    """This sample is the dataset's own to make."""
+
+
+class FolderSamples:
+    """Makes samples of the image folders in a dataset. Picklable together with it."""
+
+    def __init__(self, dataset: Any, *, pixels: PixelRule) -> None:
+        self.dataset = dataset
+        self.pixels: PixelRule = pixels
+        self._known: dict[int, tuple[object, ImagePipeline | None]] = {}
+
+    def __getstate__(self) -> tuple[Any, PixelRule]:
+        return self.dataset, self.pixels
+
+    def __setstate__(self, state: tuple[Any, PixelRule]) -> None:
+        self.__init__(state[0], pixels=state[1])
+
+    def is_random(self) -> bool:
+        """Whether making a sample draws from the generator."""
+        return any(pipeline is not None and pipeline.draws for _, pipeline in self._known.values())
+
+    def sample(self, index: Any, generator: Callable[[], torch.Generator]) -> tuple[Any, Any]:
+        """A sample; `generator` is asked for where something is to be drawn. Raises NotKnownError.
+
+        Whatever goes wrong is the dataset's own to raise.
+        """
+        try:
+            folder, at = located(self.dataset, index)
+            pipeline = self.pipeline_of(folder)
+            if pipeline is None:
+                raise NotKnownError
+            path, target = folder.samples[at]
+            made = pipeline.complete(self._prepared(path, pipeline), generator() if pipeline.draws else _no_generator())
+        except Exception as error:
+            raise NotKnownError from error
+        return made, target if folder.target_transform is None else folder.target_transform(target)
+
+    def _prepared(self, path: str, pipeline: ImagePipeline) -> np.ndarray[Any, Any]:
+        def prepare() -> np.ndarray[Any, Any]:
+            return pipeline.prepare(read_image(path, keep_grey=True))
+
+        identity = None if current() is None else identity_of_path(path)
+        if identity is None:
+            return prepare()
+        key = key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
+        size = int.from_bytes(identity[16:24], "little")
+        return remembered(key, prepare, still=lambda: identity_of_path(path) == identity, source_bytes=size)
+
+    def pipeline_of(self, folder: Any) -> ImagePipeline | None:
+        """What its transforms are; None where they are not known, or it is no image folder."""
+        state = _state_of(folder)
+        known = self._known.get(id(folder))
+        if known is None or known[0] != state:
+            known = self._known[id(folder)] = state, _checked(folder, self.pixels) if state is not None else None
+        return known[1]
+
+
+def folder_samples(dataset: Any, *, pixels: PixelRule) -> FolderSamples | None:
+    """What makes the samples of a dataset that is, or consists of, image folders; None where none of it is known."""
+    found = FolderSamples(dataset, pixels=pixels)
+    known = [found.pipeline_of(folder) is not None for folder in _folders_in(dataset)]
+    return found if any(known) else None
+
+
+def is_threadable(dataset: Any) -> bool:
+    """Whether every sample is made by code that may run in several threads at once."""
+    return all(getattr(folder, "target_transform", False) is None for folder in _folders_in(dataset))
+
+
+def located(dataset: Any, index: Any) -> tuple[Any, int]:
+    """The folder that a sample is in, and where in it. Raises NotKnownError, and what torch's classes raise."""
+    if type(index) is not int and not isinstance(index, np.integer):
+        raise NotKnownError
+    at: Any = index
+    while True:
+        kind = type(dataset)
+        if kind is Subset:
+            dataset, at = dataset.dataset, dataset.indices[at]
+        elif kind is ConcatDataset:
+            if at < 0:
+                if -at > len(dataset):
+                    raise ValueError("absolute value of index should not exceed dataset length")  # torch's own words
+                at += len(dataset)
+            number = bisect.bisect_right(dataset.cumulative_sizes, at)
+            at -= dataset.cumulative_sizes[number - 1] if number else 0
+            dataset = dataset.datasets[number]
+        else:
+            return dataset, at
+
+
+def _folders_in(dataset: Any) -> list[Any]:
+    if type(dataset) is Subset:
+        return _folders_in(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return [folder for part in dataset.datasets for folder in _folders_in(part)]
+    return [dataset]
+
+
+def _state_of(folder: Any) -> object:
+    """Another value when the folder would make other samples; None where they are not known."""
+    module: Any = sys.modules.get("torchvision.datasets.folder")
+    if module is None or not isinstance(folder, module.DatasetFolder) or not _is_unchanged(type(folder), module):
+        return None
+    held = vars(folder)
+    transform, loader = held.get("transform"), held.get("loader")
+    known = getattr(loader, "__globals__", None) is vars(module) and loader.__name__ in PILLOW_LOADERS
+    if transform is None or not known or sys.modules["torchvision"].get_image_backend() != "PIL":
+        return None
+    try:
+        flat = flatten([transform])
+    except Unknown:
+        return None
+    return [(id(one), _plain(options_of(one))) for one in flat]
+
+
+@functools.lru_cache(maxsize=64)
+def _is_unchanged(kind: type, module: Any) -> bool:
+    """Whether a class makes its samples as torchvision's DatasetFolder does."""
+    theirs = {"torchvision", "torch", "typing", "builtins"}
+    special = {"__getattribute__", "__getitem__", "__getitems__", "samples", "loader", "transform", "target_transform"}
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in theirs]
+    return not any(special & vars(base).keys() for base in own)
+
+
+def _plain(options: Any) -> list[tuple[str, object]]:
+    return [(name, _value(value)) for name, value in options.items()]
+
+
+def _value(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_value, value))
+    return value if isinstance(value, (str, int, float, bool, type(None))) else id(value)
+
+
+def _checked(folder: Any, pixels: PixelRule) -> ImagePipeline | None:
+    """The pipeline of a folder's transforms, if it makes of an image what they make of it."""
+    identical = compile_transforms([folder.transform], pixels="identical")
+    if identical is None or not _is_pillows_own() or not _agrees(folder.transform, identical):
+        return None
+    return identical if pixels == "identical" else compile_transforms([folder.transform], pixels=pixels)
+
+
+def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
+    """Whether this torchvision draws and computes what we do, seen on an image of noise."""
+    noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
+    try:
+        with kept():
+            for seed in SEEDS:
+                torch.default_generator.manual_seed(seed)
+                theirs = transform(Image.fromarray(noise))
+                generator = torch.Generator().manual_seed(seed)
+                ours = finished(pipeline.complete(pipeline.prepare(noise), generator))
+                if type(theirs) is not type(ours) or theirs.dtype != ours.dtype or not torch.equal(theirs, ours):
+                    return False
+                if not torch.equal(generator.get_state(), torch.default_generator.get_state()):
+                    return False
+    except Exception:  # it is raised again where a sample is made
+        return False
+    return True
+
+
+def _is_pillows_own() -> bool:
+    """Whether `Image.open` reads files as Pillow does, and not as something that was put in its place."""
+    original: Any = Image.open
+    while hasattr(original, "__wrapped__") and original.__module__ == "PIL.Image":
+        original = original.__wrapped__
+    return original.__code__.co_filename == Image.__file__
+
+
+@functools.cache
+def _versions() -> bytes:
+    return decoder_versions()
+
+
+@functools.cache
+def _no_generator() -> torch.Generator:
+    return torch.Generator()

@@ -1,0 +1,58 @@
+"""Keys of memoized values: 128-bit digests of a source's identity and of what was computed from it.
+
+A file is identified by device, inode, size, and the times of its last change (mtime and ctime, in nanoseconds). Nobody
+can set ctime, so a file that is rewritten, replaced, or reached through another symlink has another key. A file that
+changed a moment ago may change again within the resolution of its time stamps: nothing computed from it is kept until
+it has been quiet for a while. Bytes in memory are identified by their BLAKE3 digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import struct
+import time
+from typing import Any
+
+from blake3 import blake3
+
+KEY_BYTES = 16
+QUIET_SECONDS = 2.0
+"""Coarser than the time stamps of any file system in use."""
+
+_MASK = (1 << 64) - 1
+_IDENTITY = struct.Struct("<QQQqq")
+
+
+def identity_of_status(status: os.stat_result) -> bytes | None:
+    """What identifies the content of a regular file; None for anything else, and for a file that is still changing."""
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    if time.time() - max(status.st_mtime, status.st_ctime) < QUIET_SECONDS:
+        return None
+    return _IDENTITY.pack(
+        status.st_dev & _MASK, status.st_ino & _MASK, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
+
+
+def identity_of_path(path: Any) -> bytes | None:
+    """The same for a path; None where it cannot be asked."""
+    try:
+        return identity_of_status(os.stat(path))
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def identity_of_bytes(data: Any) -> bytes:
+    """What identifies bytes in memory: anything with the buffer interface."""
+    return blake3(data).digest(KEY_BYTES)
+
+
+def key_of(*parts: bytes) -> bytes:
+    """The key of what `parts` describe: an identity, or another key, and what was computed from it."""
+    digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return digest.digest()

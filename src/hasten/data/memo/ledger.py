@@ -1,0 +1,274 @@
+"""How many bytes a folder's stores take, counted by all processes that write there; and room, made and taken.
+
+In: a folder of stores, a budget. Out: files reserved in it, or no room. Refuses to know what is in the files.
+
+A store is a folder of files that has the name of one and the mark of one; nothing else in the folder of stores is ours to
+remove. The sum of all stores is kept in a small file, changed in turns; where that is missing or
+damaged, or too high because processes died, the files are counted again. While a store is open, nobody removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hasten.data.layout.locks import close, locked
+
+BLOCK = 4096
+ENTRY = 256  # bytes of a folder that a file's name may take
+STALE = 3600.0  # seconds after which a file still aside is a dead process's, and a count of bytes is worth repeating
+FULL_FOR = 60.0  # seconds for which room is not looked for again where there was none
+STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # what a store is called, and a file that every one holds
+ASIDE = "."  # begins the name of a file that is being written
+QUIETLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_COUNT = struct.Struct("<QdI")  # bytes, when they were counted, checksum
+
+
+class Ledger:
+    """Room for a store, `folder`, beside the others in its parent: no more than `budget` bytes for all together.
+
+    Where they would take more, stores that no process has open make room, the one used longest ago first. Raises
+    OSError where the folder cannot be had, or others can write to it.
+    """
+
+    _descriptor = _held = -1
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self._folder = folder
+        self._budget = budget
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_strangers(folder.parent)
+        self._held = _hold(folder)
+        with suppress(OSError):  # a disk that cannot be written can still be read
+            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | QUIETLY, 0o600)
+            os.utime(folder)
+        self._refused, self._full_until = 0, 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all stores take; 0 where that is not known."""
+        if self._descriptor < 0:
+            return 0
+        with locked(self._descriptor):
+            known = self._read()
+            return 0 if known is None else known[0]
+
+    def is_full(self, size: int) -> bool:
+        """Whether there was no room for so much a moment ago."""
+        return size >= self._refused and time.monotonic() < self._full_until
+
+    def reserve(self, path: Path, size: int) -> bool:
+        """Make a new file of `size` bytes; False when there is no room. Raises OSError when the disk refuses.
+
+        The file has its full size from the beginning, so that any count of bytes sees it.
+        """
+        if self._descriptor < 0:
+            raise OSError(errno.EROFS, "the folder cannot be written", str(self._folder.parent))
+        cost = _cost(size)
+        with locked(self._descriptor) as ours:
+            if not ours:
+                return False
+            used, counted = self._read() or (self._count(), time.time())
+            if used + cost > self._budget and time.time() - counted > STALE:
+                used, counted = self._count(), time.time()
+            while used + cost > self._budget and (freed := self._remove_oldest()):
+                used = max(0, used - freed)
+            room = used + cost <= self._budget
+            if room:
+                _make(path, size)
+            else:
+                self._refused, self._full_until = size, time.monotonic() + FULL_FOR
+            self._write(used + cost * room, counted)
+            return room
+
+    def discard(self, path: Path) -> None:
+        """Remove a file, if it can be removed."""
+        try:
+            size = os.lstat(path).st_size
+            path.unlink()
+        except OSError:
+            return
+        with locked(self._descriptor) as ours:
+            known = self._read()
+            if ours and known is not None:
+                self._write(max(0, known[0] - _cost(size)), known[1])
+
+    def close(self) -> None:
+        """Let go of the store in this process."""
+        for descriptor in (self._descriptor, self._held):
+            if descriptor >= 0:
+                close(descriptor)
+        self._descriptor = self._held = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _read(self) -> tuple[int, float] | None:
+        data = _read_start(self._descriptor, _COUNT.size)
+        if len(data) < _COUNT.size:
+            return None
+        used, counted, checksum = _COUNT.unpack(data)
+        return (used, counted) if checksum == zlib.crc32(data[:-4]) else None
+
+    def _write(self, used: int, counted: float) -> None:
+        data = _COUNT.pack(used, counted, 0)[:-4]
+        _write_start(self._descriptor, data + struct.pack("<I", zlib.crc32(data)))
+
+    def _count(self) -> int:
+        """Bytes of all stores; what dead processes left aside is removed first."""
+        total = 2 * BLOCK
+        for folder in self._stores():
+            total += BLOCK
+            for entry in _entries(folder):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                    is_old = entry.name.startswith(ASIDE) and time.time() - status.st_mtime > STALE
+                    if is_old and not _is_held(entry.path):  # a clock may jump
+                        os.unlink(entry.path)
+                    else:
+                        total += _cost(status.st_size)
+                except OSError:
+                    continue  # gone in between
+        return total
+
+    def _remove_oldest(self) -> int:
+        """Remove the store used longest ago that no process has open; return its bytes, 0 when there is none."""
+        others = [folder for folder in self._stores() if folder != self._folder]
+        for folder in sorted(others, key=lambda folder: folder.stat().st_mtime):
+            freed = _remove(folder)
+            if freed:
+                return freed
+        return 0
+
+    def _stores(self) -> list[Path]:
+        entries = _entries(self._folder.parent)
+        named = (Path(e.path) for e in entries if STORE.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+        return [folder for folder in named if (folder / MARK).is_file()]
+
+
+def is_ours(status: os.stat_result) -> bool:
+    """Whether a file is this user's own. To unpickle is to run: what another user could have written is not read."""
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+
+
+def refuse_strangers(folder: Path) -> None:
+    """Raises PermissionError where other users could put files into a folder."""
+    status = os.stat(folder)
+    if not is_ours(status) or (os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise PermissionError(f"{folder} is another user's, or others can write to it")
+
+
+def _hold(folder: Path) -> int:
+    """Make the folder and hold it open, which keeps others from removing it; the kernel lets go with the process."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    refuse_strangers(folder)
+    with suppress(OSError):  # a disk that cannot be written can still be read
+        (folder / MARK).touch()
+    if sys.platform == "win32":
+        return -1
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.stat(folder)  # raises if it was removed just before
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove(folder: Path) -> int:
+    """Remove a store that no process has open; return its bytes, 0 where one has."""
+    if sys.platform == "win32":
+        return 0
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        freed = BLOCK + sum(_cost(entry.stat(follow_symlinks=False).st_size) for entry in _entries(folder))
+        shutil.rmtree(folder)
+        return freed
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(path: str) -> bool:
+    """Whether somebody is writing a file that lies aside."""
+    if sys.platform == "win32":
+        return False
+    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hold_aside(descriptor: int) -> None:
+    """Keep a file that lies aside from being taken for a dead process's, for as long as it is open here."""
+    if sys.platform != "win32":
+        _locked(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether a file could be locked, which lasts until it is closed."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _make(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | QUIETLY, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+if sys.platform == "win32":
+
+    def _read_start(descriptor: int, size: int) -> bytes:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return os.read(descriptor, size)
+
+    def _write_start(descriptor: int, data: bytes) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, data)
+
+else:
+    # A descriptor that was inherited has its position in common with the parent's.
+
+    def _read_start(descriptor: int, size: int) -> bytes:
+        return os.pread(descriptor, size, 0)
+
+    def _write_start(descriptor: int, data: bytes) -> None:
+        os.pwrite(descriptor, data, 0)
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def _cost(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK + ENTRY

@@ -1,0 +1,139 @@
+"""Functions that the user vouches for: their result depends on nothing but their arguments and the files these name."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from hasten.data.memo.calls import describe, plain_bytes
+from hasten.data.memo.keys import identity_of_bytes, identity_of_path, key_of
+from hasten.data.memo.memo import current, remembered
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+log = logging.getLogger("hasten")
+
+
+class _NotConstantError(Exception):
+    """An argument is not made of plain values, arrays and tensors."""
+
+
+class _ChangingError(Exception):
+    """A file was changed a moment ago."""
+
+
+def pure(function: F) -> F:
+    """Mark a function as pure: called again with equal arguments, it may be given the result of the first call.
+
+    You vouch that the result depends only on the arguments, on the content of the files whose paths are arguments, and on
+    the function's own code. Where a cache is on, the result is kept under a key made of all three; without one, the
+    function runs as it is. Every caller gets a copy of its own.
+
+    Args:
+        function: takes plain values, paths, bytes, arrays, tensors, and tuples, lists and dicts of them, and returns the
+            like. Called with anything else, it runs as it is.
+
+    Returns:
+        The same function, cached.
+    """
+    code = _digest_of(function)
+
+    @functools.wraps(function)
+    def cached(*arguments: Any, **named: Any) -> Any:
+        if current() is None:
+            return function(*arguments, **named)
+        files: list[tuple[Any, bytes]] = []
+        try:
+            described = _describe((arguments, sorted(named.items())), files)
+        except (_NotConstantError, _ChangingError):
+            return function(*arguments, **named)
+        return remembered(
+            key_of(code, described),
+            lambda: function(*arguments, **named),
+            still=lambda: all(identity_of_path(path) == identity for path, identity in files),
+            source_bytes=sum(os.stat(path).st_size for path, _ in files),
+        )
+
+    cached.is_pure = True  # type: ignore[attr-defined]
+    return cached  # type: ignore[return-value]
+
+
+def mark(patches: Any, names: list[str]) -> None:
+    """Have functions be pure that are named in a plan, as "package.module:function", once they are there."""
+    for name in names:
+        module, _, path = name.partition(":")
+        patches.after_import(module, functools.partial(_mark, patches, path))
+
+
+def _mark(patches: Any, path: str, module: types.ModuleType) -> None:
+    *owners, name = path.split(".")
+    owner: Any = module
+    for part in owners:
+        owner = getattr(owner, part)
+    function = getattr(owner, name, None)
+    if not callable(function):
+        log.warning("[cache] pure: %s has no function %s", module.__name__, path)
+    elif not getattr(function, "is_pure", False):
+        patches.set(owner, name, pure(function))
+
+
+def _describe(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
+    """A digest of an argument; `files` gets what it names."""
+    if isinstance(value, (str, os.PathLike)) and os.path.isfile(value):
+        identity = identity_of_path(value)
+        if identity is None:
+            raise _ChangingError
+        files.append((value, identity))
+        return key_of(b"file", identity)
+    if isinstance(value, os.PathLike):
+        return key_of(b"path", os.fspath(value).encode(errors="surrogatepass"))
+    if type(value) in (tuple, list):
+        return key_of(type(value).__name__.encode(), *(_describe(one, files) for one in value))
+    if type(value) is dict:
+        return key_of(b"dict", *(_describe(pair, files) for pair in value.items()))
+    plain = describe(value)
+    return _describe_data(value) if plain is None else key_of(b"plain", plain.encode(errors="surrogatepass"))
+
+
+def _describe_data(value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray)):
+        return key_of(type(value).__name__.encode(), identity_of_bytes(plain_bytes(value)))
+    if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
+        if value.dtype == torch.bfloat16 or value.requires_grad:
+            raise _NotConstantError
+        return key_of(b"tensor", _describe_data(value.numpy()))
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return key_of(b"array", repr((value.dtype.str, value.shape)).encode(), identity_of_bytes(data.data))
+    raise _NotConstantError
+
+
+def _digest_of(function: Callable[..., Any]) -> bytes:
+    """Of a function's name, code, defaults and constants; another value where its code was edited."""
+    digest = hashlib.blake2b(digest_size=16)
+    code = getattr(function, "__code__", None)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+    digest.update(name.encode())
+    if code is not None:
+        _add_code(digest, code)
+    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
+    digest.update(repr(defaults).encode(errors="surrogatepass"))
+    return digest.digest()
+
+
+def _add_code(digest: Any, code: types.CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _add_code(digest, constant)
+        else:
+            digest.update(repr(constant).encode(errors="surrogatepass"))

@@ -1,0 +1,247 @@
+"""Values in memory that all workers of a run and all ranks of a host share.
+
+A table of keys in one shared file, the values behind it. What is in stays in; a full tier takes nothing more: in a
+shuffled epoch each value is asked for once, and no rule of eviction does better. Values are never changed, and who reads
+one gets memory of their own: a copy, or for a large value a private copy-on-write mapping, which costs nothing for the
+pages that nobody touches.
+
+Where the machine runs short of memory, the tier gives back what it took last and takes nothing more. Values that are
+handed out as mappings stay, since somebody may be looking at them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from hasten.data.layout.locks import locked
+from hasten.data.layout.sharing import PAGE, SharedFile, round_up, write_at
+from hasten.data.memo.budget import available_memory, spare_memory
+from hasten.data.memo.codec import Encoded
+from hasten.data.memo.keys import KEY_BYTES
+from hasten.data.memo.rendezvous import meet
+
+MAPPED_FROM = 1 << 20  # bytes from which a mapping beats a copy
+MOST_MAPPED = 4096  # mappings of a process; the kernel allows 65,530
+BYTES_PER_ENTRY = 2048  # of the budget: so many values as this have a place in the table
+MOST_PROBES = 64
+CHECK_EVERY = 64 << 20  # bytes taken, after which to look whether memory is short
+_ENTRY = 4  # words: key (2), offset, size
+USED, CEILING, LARGE_END = range(3)  # words of the first page: where the next value goes, and which bytes are held
+
+Memory = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class RamTier:
+    """Up to `budget` bytes, the table included, by the kernel's count.
+
+    Usable after a fork, and picklable to a process while that is started. `host_key`: processes started apart that name
+    the same key and budget share one tier. Raises OSError where the memory cannot be had.
+    """
+
+    name = "ram"
+
+    def __init__(self, budget: int, *, host_key: bytes | None = None) -> None:
+        self.budget = budget
+        self._num_entries = 1 << max(8, (budget // BYTES_PER_ENTRY).bit_length() - 1)
+        self._start = PAGE + round_up(8 * _ENTRY * self._num_entries)
+        self._capacity = (budget - self._start) // PAGE * PAGE
+        if not hasattr(os, "preadv") or self._capacity <= 0:
+            raise OSError(f"{budget} bytes of shared memory hold no values")
+        size = self._start + self._capacity
+        self._file = SharedFile(size) if host_key is None else meet(host_key, size=size)
+        # Of its own, for to close any descriptor of a locked file unlocks it.
+        self._lock = SharedFile(PAGE) if host_key is None else meet(host_key + b"lock", size=PAGE)
+        self._map_tables()
+        with locked(self._lock.descriptor) as ours:
+            if ours and not self._words[CEILING]:
+                self._words[USED] = self._start
+                self._words[CEILING] = size
+
+    def _map_tables(self) -> None:
+        tables = memoryview(self._file.map(self._start)).cast("Q")
+        self._words, self._table = tables[: PAGE // 8], tables[PAGE // 8 :]
+        self._num_mapped = _Live()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            name: self.__dict__[name] for name in ("budget", "_num_entries", "_start", "_capacity", "_file", "_lock")
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._map_tables()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory in use, by the kernel's count."""
+        return self._file.num_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether even a small value finds no room."""
+        return self._words[USED] + PAGE > self._words[CEILING]
+
+    def __contains__(self, key: bytes) -> bool:
+        found = self._find(key)
+        return found is not None and found[1] > 0
+
+    def read(self, key: bytes) -> Memory | None:
+        """The stored bytes, in memory of the caller's own; None where there are none."""
+        place = self._find(key)
+        if place is None:
+            return None
+        offset, size = place
+        if not size or not self._holds(offset, size):
+            return None
+        if size >= MAPPED_FROM and (mapped := self._mapped(offset, size)) is not None:
+            return mapped
+        memory = np.empty(size, np.uint8)
+        try:
+            if os.preadv(self._file.descriptor, [memory.data], offset) != size:
+                return None
+        except OSError:
+            return None
+        return memory if self._holds(offset, size) else None  # given back meanwhile: zeros were read
+
+    def write(self, key: bytes, encoded: Encoded) -> bool:
+        """Keep a value. False where there is no room or it is there already. Raises OSError where memory runs out."""
+        size = encoded.size
+        if self._words[USED] + size > self._words[CEILING]:
+            return False
+        place = self._reserve(key, size)
+        if place is None:
+            return False
+        entry, offset = place
+        try:
+            write_at(self._file.descriptor, encoded.pieces, offset)
+            # Written last, and by the kernel, which puts it behind the value on every processor.
+            numbers = offset.to_bytes(8, sys.byteorder) + size.to_bytes(8, sys.byteorder)
+            write_at(self._file.descriptor, [numbers], PAGE + 8 * (entry + 2))
+        except OSError:
+            self._file.free(offset, offset + size)
+            raise
+        if offset // CHECK_EVERY != (offset + size) // CHECK_EVERY:
+            self.shrink()
+        if not self._holds(offset, size):
+            self._file.free(offset, offset + size)  # writing took the memory again that was given back meanwhile
+            return False
+        return True
+
+    def shrink(self) -> int:
+        """Give back what the machine or the control group is short of, and take nothing more; return bytes."""
+        with locked(self._lock.descriptor) as ours:
+            short = spare_memory() - available_memory()
+            if short <= 0 or not ours:
+                return 0
+            before, used = self.num_bytes, self._words[USED]
+            least = max(self._start, self._words[LARGE_END])
+            end = max(least, min(self._words[CEILING], used) - round_up(short)) // PAGE * PAGE
+            self._words[CEILING] = end
+            self._file.free(end, round_up(used))
+            return before - self.num_bytes
+
+    def close(self) -> None:
+        """Let go of the memory in this process; what was handed out as a mapping stays until nothing refers to it."""
+        # What another thread still asks finds nothing, and no room.
+        self._words, self._table = memoryview(bytes(24)).cast("Q"), memoryview(bytes(8 * _ENTRY)).cast("Q")
+        self._file.close()
+        self._lock.close()
+
+    def _holds(self, offset: int, size: int) -> bool:
+        return self._start <= offset and offset + size <= self._words[CEILING]
+
+    def _entry_of(self, key: bytes) -> tuple[int, bool] | None:
+        """Where the key's entry is or would be, and whether it is there; None where the table is too crowded."""
+        low, high = int.from_bytes(key[:8], sys.byteorder) or 1, int.from_bytes(key[8:KEY_BYTES], sys.byteorder)
+        table = self._table
+        mask = len(table) // _ENTRY - 1
+        for probe in range(MOST_PROBES):
+            entry = ((low + probe) & mask) * _ENTRY
+            found = table[entry]
+            if not found:
+                return entry, False
+            if found == low and table[entry + 1] == high:
+                return entry, True
+        return None
+
+    def _find(self, key: bytes) -> tuple[int, int] | None:
+        place = self._entry_of(key)
+        if place is None or not place[1]:
+            return None
+        entry, _ = place
+        return self._table[entry + 2], self._table[entry + 3]
+
+    def _reserve(self, key: bytes, size: int) -> tuple[int, int] | None:
+        with locked(self._lock.descriptor) as ours:
+            place = self._entry_of(key) if ours else None
+            if place is None or place[1]:
+                return None
+            is_large = size >= MAPPED_FROM
+            start = round_up(self._words[USED]) if is_large else self._words[USED]
+            end = start + (round_up(size) if is_large else size)
+            if end > self._words[CEILING]:
+                return None
+            entry, _ = place
+            self._table[entry + 1] = int.from_bytes(key[8:KEY_BYTES], sys.byteorder)
+            self._table[entry] = int.from_bytes(key[:8], sys.byteorder) or 1
+            self._words[USED] = end
+            if is_large:
+                self._words[LARGE_END] = end
+            return entry, start
+
+    def _mapped(self, offset: int, size: int) -> Memory | None:
+        if self._num_mapped.count >= MOST_MAPPED:
+            return None
+        try:
+            return np.asarray(_Mapping(self._file.descriptor, offset, size, self._num_mapped))
+        except OSError:
+            return None
+
+
+class _Live:
+    """How many mappings of this process are alive."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.threads = threading.Lock()
+
+
+class _Mapping:
+    """A private mapping of a stretch of a file; unmapped when nothing refers to it.
+
+    Not `mmap.mmap`, which keeps a descriptor for each mapping before Python 3.13.
+    """
+
+    def __init__(self, descriptor: int, offset: int, size: int, live: _Live) -> None:
+        address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, descriptor, offset)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), "cannot be mapped")
+        self._address, self._size, self._live = address, size, live
+        live.count += 1
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+    def __del__(self) -> None:
+        if hasattr(self, "_address"):
+            _libc().munmap(self._address, self._size)
+            self._live.count -= 1
+
+
+_loaded: Any = None
+
+
+def _libc() -> Any:
+    global _loaded
+    if _loaded is None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        _loaded = libc
+    return _loaded

@@ -1,0 +1,117 @@
+"""The library calls that are memoized, and how they are put in place.
+
+A row is a module, the distribution that it must come from, and what is done once it is imported. A module of the same
+name that comes from anywhere else, the user's own `cv2.py`, is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from hasten.agent.patches import Patches
+from hasten.data.memo import arrays, pillow, volumes
+from hasten.data.memo.memo import Memo, use_in_process
+
+Install = Callable[[Any, ModuleType, bytes], None]
+"""Of patches, the module, and what identifies its release."""
+
+
+class Row(NamedTuple):
+    """Something to memoize."""
+
+    module: str
+    distributions: tuple[str, ...]
+    install: Install
+
+
+TABLE: tuple[Row, ...] = (
+    Row("PIL.Image", ("pillow", "pillow-simd"), pillow.install),
+    *(Row(*row) for row in arrays.ROWS),
+    *(Row(*row) for row in volumes.ROWS),
+)
+
+
+def install(patches: Any) -> None:
+    """Memoize every library of the table, those imported already and those that will be."""
+    for row in TABLE:
+        patches.after_import(row.module, functools.partial(_install_row, patches, row))
+
+
+def hold_installed() -> Callable[[], None]:
+    """Have the libraries memoized in this process until the last holder calls what this returns."""
+    with _holding.threads:
+        if not _holding.count:
+            _holding.patches = Patches()
+            install(_holding.patches)
+        _holding.count += 1
+    is_held = [True]
+
+    def release() -> None:
+        with _holding.threads:
+            if is_held:
+                is_held.pop()
+                _holding.count -= 1
+                if not _holding.count:
+                    _holding.patches.undo()
+
+    return release
+
+
+class _Holding:
+    """Who holds the patches of this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.patches = Patches()
+        self.threads = threading.RLock()  # garbage collection may release while somebody holds
+
+
+_holding = _Holding()
+
+
+@contextlib.contextmanager
+def memoizing(memo: Memo) -> Generator[None]:
+    """Have the library calls of this process, and of the processes that it forks, go through a memo for a while."""
+    release = hold_installed()
+    use_in_process(memo)
+    try:
+        yield
+    finally:
+        use_in_process(None)
+        release()
+
+
+def _install_row(patches: Any, row: Row, module: ModuleType) -> None:
+    release = release_of(module, row.distributions)
+    if release is not None:
+        row.install(patches, module, release)
+
+
+def release_of(module: ModuleType, distributions: tuple[str, ...]) -> bytes | None:
+    """Which release a module is of; None where it is not of one of these distributions."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    for name in distributions:
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        root = os.path.realpath(str(found.locate_file("")))
+        if os.path.realpath(file).startswith(root + os.sep) and _is_installed(root):
+            return f"{name} {found.version} {module.__name__}".encode()
+    return None
+
+
+def _is_installed(root: str) -> bool:
+    """Whether a folder is one that packages are installed to, not the script's own."""
+    script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else os.getcwd()
+    return root not in (os.path.realpath(script), os.path.realpath(os.getcwd()))

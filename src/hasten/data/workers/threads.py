@@ -1,0 +1,106 @@
+"""Worker threads: for recipes of which every piece is known to be safe in threads.
+
+In: tasks. Out: results. Refuses to know batches, and whether threads are wise.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from hasten.data.layout.arena import Arena
+from hasten.data.memo.table import hold_installed
+from hasten.data.workers.builder import SampleBuilder
+from hasten.data.workers.config import WorkerConfig
+from hasten.data.workers.tasks import Result, Task
+
+PATIENCE = 5.0  # seconds that a thread may take to end its sample
+
+Tasks = queue.SimpleQueue[Task | None]
+Results = queue.SimpleQueue[Result]
+
+
+class ThreadPool:
+    """A pool of threads in the training process."""
+
+    is_process = False
+
+    def __init__(self, config: WorkerConfig, arena: Arena) -> None:
+        self.num_workers = 0
+        self._tasks: Tasks = queue.SimpleQueue()
+        self._results: Results = queue.SimpleQueue()
+        self._config = config
+        self._arena = arena
+        self._threads: list[threading.Thread] = []
+        self.resize(config.num_workers)
+        release = hold_installed() if config.memo is not None else None
+        self._finalizer = weakref.finalize(self, _end, self._threads, self._tasks, release)
+
+    def send(self, task: Task) -> bool:
+        """Put a task into the queue."""
+        self._tasks.put(task)
+        return True
+
+    def receive(self, timeout: float | None) -> list[Result]:
+        """Results, or [] when none came within `timeout` seconds."""
+        results: list[Result] = []
+        try:
+            results.append(self._results.get(timeout=timeout))
+            while True:
+                results.append(self._results.get_nowait())
+        except queue.Empty:
+            return results
+
+    def recall(self) -> list[Task]:
+        """The tasks that no thread has taken."""
+        return _drain(self._tasks)
+
+    def resize(self, num_workers: int) -> None:
+        """Take threads on, or let some go."""
+        for _ in range(num_workers, self.num_workers):
+            self._tasks.put(None)
+        for number in range(self.num_workers, num_workers):
+            builder = SampleBuilder(self._config, self._arena, memoryview(bytearray(16)).cast("q"), is_thread=True)
+            arguments = builder, self._tasks, self._results
+            thread = threading.Thread(target=_work, args=arguments, name=f"hasten-worker-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self.num_workers = num_workers
+
+    def close(self) -> None:
+        """End the threads."""
+        self._finalizer()
+
+
+def _work(builder: SampleBuilder, tasks: Tasks, results: Results) -> None:
+    torch.empty(0)  # torch sets a new thread's number of OpenMP threads at its first operation
+    with threadpool_limits(1, user_api="openmp"):  # of this thread alone
+        while (task := tasks.get()) is not None:
+            results.put(builder.result(task))
+
+
+def _drain(tasks: Tasks) -> list[Task]:
+    drained: list[Task] = []
+    try:
+        while True:
+            task = tasks.get_nowait()
+            if task is not None:
+                drained.append(task)
+    except queue.Empty:
+        return drained
+
+
+def _end(threads: list[threading.Thread], tasks: Tasks, release: Callable[[], None] | None) -> None:
+    _drain(tasks)
+    for _ in threads:
+        tasks.put(None)
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(PATIENCE)
+    if release is not None:
+        release()

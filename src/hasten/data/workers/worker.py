@@ -1,0 +1,135 @@
+"""The life of a worker process: take a task, make its samples, result.
+
+In: what it is sent out with. Out: results on a pipe of its own. Refuses to know the epoch. It ends when it is told
+to, and by itself when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Generator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data._utils import worker as torch_worker
+
+from hasten.data.generators import seed_generators
+from hasten.data.layout.arena import Arena, Place
+from hasten.data.memo.memo import use_in_process
+from hasten.data.memo.table import hold_installed
+from hasten.data.workers.builder import SampleBuilder
+from hasten.data.workers.config import WorkerConfig, note_of
+from hasten.data.workers.failures import name_sample
+from hasten.data.workers.tasks import Result, Task, to_message
+
+PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there
+LARGEST_MESSAGE = 32 << 10  # bytes; a larger task lies in a slot, and the message says where
+STOP = b"stop"
+
+
+@contextlib.contextmanager
+def threads_as_there(*, in_processes: bool) -> Generator[None]:
+    """Compute with as many threads as the workers: how many there are decides how a long sum is rounded."""
+    number = torch.get_num_threads()
+    if in_processes:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if in_processes:
+            torch.set_num_threads(number)
+
+
+def work(
+    config: WorkerConfig, number: int, arena: Arena, notes: Place, tasks: socket.socket, results: Connection
+) -> None:
+    """The whole of a worker's life. `notes`: where each worker notes which sample it is at."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    parent = os.getppid()
+    torch.set_num_threads(1)
+    seed = config.base_seed + number
+    torch_worker._worker_info = torch_worker.WorkerInfo(  # pyright: ignore
+        id=number, num_workers=config.num_workers, seed=seed, dataset=config.dataset
+    )
+    stack_without_shared_memory()
+    if config.memo is not None:
+        hold_installed()
+        use_in_process(config.memo)
+    failed: ExceptionWrapper | None = None
+    try:
+        seed_generators(seed)
+        if config.init is not None:
+            config.init(number)
+    except Exception:
+        failed = ExceptionWrapper(where=f"in DataLoader worker process {number}")
+    builder = SampleBuilder(config, arena, note_of(arena.view(notes), number), is_process=True)
+    while (task := _receive(tasks, arena, parent)) is not None:
+        if failed is not None:
+            result = Result(task.batch, task.start, len(task.indices), error=failed)  # type: ignore[arg-type]
+        else:
+            result = builder.result(task)
+        try:
+            results.send_bytes(_pickled(result, config, number, task))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # nobody waits for it any more
+
+
+def _receive(tasks: socket.socket, arena: Arena, parent: int) -> Task | None:
+    while True:
+        try:
+            message = tasks.recv(LARGEST_MESSAGE)
+        except (BlockingIOError, InterruptedError):
+            if os.getppid() != parent:
+                return None
+            continue
+        except OSError:
+            return None
+        if not message or message == STOP:
+            return None
+        received: Task | Place = pickle.loads(message)
+        return received if isinstance(received, Task) else pickle.loads(arena.view(received))
+
+
+def _pickled(result: Result, config: WorkerConfig, number: int, task: Task) -> bytes:
+    if result.error is not None and not isinstance(result.error, ExceptionWrapper):
+        result.error = _wrapped(result, config, number, task)  # type: ignore[assignment]
+    try:
+        return to_message(result)
+    except Exception:
+        wrapped: Any = ExceptionWrapper(where=f"in DataLoader worker process {number}, sending a batch")
+        return pickle.dumps(Result(result.batch, result.start, result.count, error=wrapped))
+
+
+def _wrapped(result: Result, config: WorkerConfig, number: int, task: Task) -> ExceptionWrapper:
+    error = result.error
+    assert error is not None
+    where = f"in DataLoader worker process {number}"
+    at = result.row - task.start
+    if not config.fetches_batches and 0 <= at < len(task.indices):
+        where += f", at {name_sample(config.dataset, task.indices[at])}"
+    return ExceptionWrapper((type(error), error, error.__traceback__), where=where)
+
+
+def stack_without_shared_memory() -> None:
+    """Let default_collate stack in ordinary memory.
+
+    In a worker it would take shared memory anew for each tensor, which ends in a bus error where /dev/shm is small;
+    ours goes into a slot in any case.
+    """
+    known = torch_collate.default_collate_fn_map
+    if known.get(torch.Tensor) is torch_collate.collate_tensor_fn:
+        known[torch.Tensor] = _stack
+
+
+def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    first = batch[0]
+    if first.is_nested or first.layout != torch.strided:
+        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    return torch.stack(batch, 0)

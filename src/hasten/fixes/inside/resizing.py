@@ -1,0 +1,60 @@
+"""Images that the script resizes with Pillow, resized by a vectorized library, within 1/255 of Pillow's pixels.
+
+Only bilinear: measured against Pillow 13 on noise and on sharp edges, in 35 pairs of sizes from 1 to 1,000 pixels, it is at
+most 1/255 off. Box is up to 34/255 off where an edge falls on half a pixel; bicubic and Lanczos up to 5 and 9.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from hasten.fixes.inside.site import NotApplicableError, Site
+
+BILINEAR = 2  # Pillow's number for it
+
+
+def resize(site: Site, _fix: str, _value: object) -> None:
+    """Pillow's bilinear `Image.resize` is cykooz-resizer's."""
+    try:
+        import cykooz_resizer
+    except ImportError as error:
+        raise NotApplicableError(f"it needs {error.name} in this environment") from None
+    bilinear = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType.bilinear)
+    options = cykooz_resizer.ResizeOptions(resize_alg=bilinear)
+
+    def take_over(module: ModuleType) -> None:
+        kind: Any = module.Image  # type: ignore[attr-defined]
+        new = module.new  # type: ignore[attr-defined]
+        site.patches.wrap(
+            kind, "resize", lambda original: _resizing(original, new, cykooz_resizer.Resizer, options)
+        )
+
+    site.patches.after_import("PIL.Image", take_over)
+
+
+def _resizing(
+    original: Callable[..., Any], new: Callable[..., Any], kind: Callable[[], Any], options: Any
+) -> Callable[..., Any]:
+    resizer = kind()
+
+    @functools.wraps(original)
+    def resize(self: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
+        is_plain = resample == BILINEAR and self.mode in ("RGB", "L") and reducing_gap is None
+        if not is_plain or (box is not None and tuple(box) != (0, 0, *self.size)):
+            return original(self, size, resample, box, reducing_gap)
+        try:
+            width, height = map(int, size)
+        except (TypeError, ValueError):
+            return original(self, size, resample, box, reducing_gap)
+        if (width, height) == self.size or min(width, height) < 1 or min(self.size) < 1:
+            return original(self, size, resample, box, reducing_gap)
+        resized = new(self.mode, (width, height))
+        resizer.resize_pil(self, resized, options)
+        resized.info = self._copy_info() if hasattr(self, "_copy_info") else self.info.copy()
+        return resized
+
+    resize.precision = "within 1/255"  # type: ignore[attr-defined]
+    return resize

@@ -1,1 +1,0 @@
-"""What is the same in every epoch, from the nearest place that has it."""

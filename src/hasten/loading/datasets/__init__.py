@@ -1,1 +1,0 @@
-"""Where a dataset's deterministic part ends and its random part begins."""

@@ -1,0 +1,253 @@
+"""What becomes of samples that cannot be made, of workers that die, and of loops that are left."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from samples import Drawing, Dying, Failing, Large, Nested, same
+from torch.utils.data import DataLoader, Dataset
+
+from hasten.data.loader import Loader
+from hasten.data.workers.failures import describe_exit, name_sample, path_of, substitute
+from hasten.errors import SampleRateError, WorkerDiedError
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_a_sample_that_raises_is_raised_at_its_place_and_the_others_come(num_workers, collate_fn):
+    batches = iter(Loader(Failing((9,)), 4, num_workers=num_workers, collate_fn=collate_fn))
+    expected = list(DataLoader(Nested(), 4, collate_fn=collate_fn))
+    assert same([next(batches), next(batches)], expected[:2])
+    with pytest.raises(ValueError, match="9 is torn"):
+        next(batches)
+    assert same(list(batches), expected[3:])
+
+
+def test_the_first_sample_may_be_the_one_that_raises():
+    batches = iter(Loader(Failing((0,)), 4, num_workers=1))
+    with pytest.raises(ValueError, match="0 is torn"):
+        next(batches)
+    assert same(list(batches), list(DataLoader(Nested(), 4))[1:])
+
+
+def test_a_worker_names_the_sample_and_its_file():
+    class Files(Failing):
+        samples = [(f"photos/{number}.jpg", 0) for number in range(41)]
+
+    with pytest.raises(ValueError, match=r"sample 9 \(photos/9\.jpg\)"):
+        list(Loader(Files((9,)), 4, num_workers=1))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take notes since Python 3.11")
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_without_workers_a_note_below_the_exception_names_the_sample(collate_fn):
+    with pytest.raises(ValueError, match="9 is torn") as raised:
+        list(Loader(Failing((9,)), 4, collate_fn=collate_fn))
+    assert str(raised.value) == "9 is torn"
+    assert raised.value.__notes__ == ["while making sample 9"]
+
+
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_a_sample_is_replaced_by_one_of_its_batch_whoever_makes_it(collate_fn):
+    found = []
+    for num_workers in (0, 1, 2):
+        torch.manual_seed(0)
+        loader = Loader(
+            Failing((0, 9, 40)),
+            4,
+            num_workers=num_workers,
+            on_error="replace",
+            collate_fn=collate_fn,
+            max_error_rate=1.0,
+            shuffle=True,
+        )
+        found.append(list(loader))
+        assert loader.stats().num_replaced == 3
+        assert sum(len(batch[1]) if collate_fn is None else len(batch) for batch in found[-1]) == 41
+    assert same(found[0], found[1]) and same(found[0], found[2])
+    numbers = {int(n) for batch in found[0] for n in (batch[1] if collate_fn is None else [s[1] for s in batch])}
+    assert numbers.isdisjoint({0, 9, 40})
+
+
+def test_a_large_sample_that_fails_is_raised_or_replaced():
+    with pytest.raises(ValueError, match="9 is torn"):
+        list(Loader(Large(Failing((9,))), 7, num_workers=1))
+    batches = list(Loader(Large(Failing((9,))), 7, num_workers=1, on_error="replace"))
+    numbers = [n for (_, n, *_), _ in batches for n in n.tolist()]
+    assert len(numbers) == 41 and set(numbers) == set(range(41)) - {9}
+    assert all(torch.equal(large[:, 0, 0], sample[1] / 3) for sample, large in batches)
+
+
+def test_a_batch_without_another_sample_raises_all_the_same():
+    with pytest.raises(ValueError, match="3 is torn"):
+        list(Loader(Failing((3,)), 1, on_error="replace"))
+
+
+def test_too_many_replaced_samples_are_an_error():
+    with pytest.raises(SampleRateError, match=r"max_error_rate=0\.05"):
+        list(Loader(Failing(tuple(range(0, 400, 4)), 400), 8, on_error="replace"))
+
+
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_a_killed_worker_is_reported_with_its_signal_and_its_sample(collate_fn):
+    began = time.monotonic()
+    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while making sample 17") as raised:
+        list(Loader(Dying(17, signal.SIGKILL), 4, num_workers=2, collate_fn=collate_fn))
+    assert isinstance(raised.value, RuntimeError) and "DataLoader worker (pid " in str(raised.value)
+    assert time.monotonic() - began < 30  # not a hang
+
+
+def test_a_worker_that_exits_is_reported_with_its_code():
+    class Leaving(Nested):
+        def __getitem__(self, index):
+            if index == 5:
+                os._exit(3)
+            return super().__getitem__(index)
+
+    with pytest.raises(WorkerDiedError, match="exited unexpectedly with code 3"):
+        list(Loader(Leaving(), 4, num_workers=1))
+
+
+def test_a_slow_batch_is_a_timeout():
+    class Slow(Nested):
+        def __getitem__(self, index):
+            time.sleep(0.5)
+            return super().__getitem__(index)
+
+    with pytest.raises(RuntimeError, match="timed out after"):
+        next(iter(Loader(Slow(), 1, num_workers=1, timeout=0.05)))
+
+
+def test_an_empty_batch_raises_at_its_place_and_the_others_come():
+    for num_workers in (0, 1):
+        batches = iter(Loader(Nested(), batch_sampler=[[1], [], [2]], num_workers=num_workers))
+        assert next(batches)[1].tolist() == [1]
+        with pytest.raises(IndexError):
+            next(batches)
+        assert [batch[1].tolist() for batch in batches] == [[2]]
+
+
+def test_a_slow_first_sample_does_not_hold_up_the_others():
+    class SlowFirst(Nested):
+        def __getitem__(self, index):
+            if index == 0:
+                time.sleep(1.5)
+            return super().__getitem__(index)
+
+    batches = iter(Loader(SlowFirst(), 1, num_workers=2, in_order=False))
+    assert next(batches)[1].item() != 0
+    assert 0 in [batch[1].item() for batch in batches]
+    assert same(list(Loader(SlowFirst(12), 2, num_workers=2)), list(DataLoader(Nested(12), 2)))
+
+
+def test_worker_init_fn_that_raises_is_raised():
+    def fail(number):
+        raise KeyError("not ready")
+
+    with pytest.raises(KeyError, match="not ready"):
+        list(Loader(Nested(), 4, num_workers=1, worker_init_fn=fail))
+
+
+def test_a_batch_that_cannot_be_sent_says_so():
+    with pytest.raises(Exception, match="pickle"):
+        list(Loader(Nested(), 4, num_workers=1, collate_fn=lambda samples: lambda: samples))
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_loop_that_is_left_leaves_nothing(persistent_workers):
+    loader = Loader(Nested(400), 4, num_workers=2, persistent_workers=persistent_workers)
+    for _ in loader:
+        break
+    for _ in range(2):
+        batches = iter(loader)
+        next(batches)
+    del batches
+    assert len(list(loader)) == 100
+
+
+def test_an_exception_in_the_loop_leaves_nothing():
+    with pytest.raises(ZeroDivisionError):
+        for _ in Loader(Nested(), 4, num_workers=2):
+            1 / 0  # noqa: B018
+
+
+def test_workers_that_stay_begin_the_next_epoch_anew():
+    loader = Loader(Nested(), 4, num_workers=2, persistent_workers=True)
+    expected = list(DataLoader(Nested(), 4))
+    next(iter(loader))
+    assert same(list(loader), expected) and same(list(loader), expected)
+
+
+def test_two_loaders_may_be_read_in_turn():
+    one, other = Loader(Nested(), 4, num_workers=1), Loader(Nested(), 8, num_workers=1)
+    pairs = list(zip(one, other))
+    assert len(pairs) == 6 and pairs[0][0][1].tolist() == [0, 1, 2, 3]
+
+
+def test_a_loader_may_be_used_within_a_worker():
+    class Outer(Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return torch.cat([batch[1] for batch in Loader(Nested(6), 4)]) + index
+
+    assert torch.cat(list(Loader(Outer(), 3, num_workers=1))).tolist() == [list(range(k, k + 6)) for k in range(3)]
+
+
+def test_threads_give_the_same_batches_as_processes_where_nothing_draws():
+    loader = Loader(Nested(), 4, shuffle=True, num_workers=2, workers="threads", generator=torch.Generator())
+    expected = list(Loader(Nested(), 4, shuffle=True, generator=torch.Generator()))
+    assert same(list(loader), expected)
+    next(iter(loader))
+    del loader
+    gc.collect()
+
+
+def test_threads_leave_the_training_loops_generators_alone():
+    torch.manual_seed(0)
+    loader = Loader(Drawing(), 4, num_workers=2, workers="threads", generator=torch.Generator())
+    batches = iter(loader)
+    next(batches)
+    for _ in batches:
+        torch.manual_seed(5)
+    assert len(list(loader)) == 11
+
+
+def test_threads_end_with_their_loop():
+    loader = Loader(Nested(400), 4, num_workers=2, workers="threads")
+    batches = iter(loader)
+    next(batches)
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("hasten")]
+    del batches
+    gc.collect()
+
+
+def test_the_rest_of_a_batch_stands_in_for_a_sample_and_never_itself():
+    assert {substitute([1, 2, 3], 0, attempt, 5) for attempt in range(10)} == {2, 3}
+    assert substitute([1], 0, 0, 5) is None
+    assert substitute([1, 2], 0, 10, 5) is None
+
+
+def test_a_path_is_found_through_subsets_and_concatenations():
+    from torch.utils.data import ConcatDataset, Subset
+
+    class Files(Nested):
+        def __init__(self, name):
+            super().__init__(5)
+            self.paths = [f"{name}{number}" for number in range(5)]
+
+    whole = Subset(ConcatDataset([Files("a"), Files("b")]), [7, 1])
+    assert [path_of(whole, 0), path_of(whole, 1)] == ["b2", "a1"]
+    assert name_sample(whole, 0) == "sample 0 (b2)" and name_sample(Nested(), 4) == "sample 4"
+    assert path_of(Drawing(), 0) is None
+
+
+def test_an_end_is_told_in_words():
+    assert describe_exit(7, -9).startswith("(pid 7) is killed by signal: SIGKILL (the system")
+    assert describe_exit(7, 2) == "(pid(s) 7) exited unexpectedly with code 2"
