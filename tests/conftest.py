@@ -1,6 +1,7 @@
 """What holds for every test: no patch of ours outlives it, and what needs a GPU is skipped without one."""
 
 import builtins
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -85,4 +86,6 @@ def workspace():
 def no_hook_outlives_a_test():
     assert hooks_left() == [], "an earlier test or import left hooks behind"
     yield
+    if hooks_left():
+        gc.collect()  # an exception's traceback may hold the iterator that raised it
     assert hooks_left() == [], "this test left hooks behind"

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hasten import Loader
-from hasten.devices import cuda
 from hasten.data.layout.arena import Arena
+from hasten.devices import cuda
 
 ROUNDS = 5
 

@@ -37,7 +37,7 @@ def box(**changes):
         "load": 0.2,
         "environment": {"MALLOC_MMAP_THRESHOLD_": "1073741824"},
         "memory_present_bytes": 32 * GIB,
-        "libraries": {"pillow": "13.0", "libjpeg-turbo": "3.2", "zlib-ng": "2.3", "simplejpeg": "1.9"},
+        "libraries": {"pillow-simd": "12.1", "libjpeg-turbo": "3.2", "zlib-ng": "2.3", "simplejpeg": "1.9"},
     }
     return Machine(**{**facts, **changes})
 
@@ -248,10 +248,19 @@ def test_an_unmeasured_disk_is_unknown_and_says_why():
     ("missing", "state"), [("libjpeg-turbo", "bad"), ("zlib-ng", "warning"), ("simplejpeg", "warning")]
 )
 def test_a_slow_image_build_is_told(missing, state):
-    libraries = {name: version for name, version in box().libraries.items() if name != missing}
+    libraries = {"pillow": "13.0", "libjpeg-turbo": "3.2", "zlib-ng": "2.3", "simplejpeg": "1.9"}
+    del libraries[missing]
     assert line(box(libraries=libraries), "image decoding").state == state
 
 
 @pytest.mark.parametrize(("load", "state"), [(0.5, "good"), (4.0, "warning"), (9.0, "bad"), (None, "unknown")])
 def test_the_load_of_others_is_held_against_the_cores(load, state):
     assert line(box(load=load), "load").state == state
+
+
+def test_pillow_without_vector_instructions_is_named_with_what_has_them():
+    found = line(box(libraries={"pillow": "13.0.0"}, cpu_features=("avx2",)), "image resizing")
+    assert found.state == "warning" and "pillow-simd" in found.remedy and "`resize`" in found.remedy
+    assert line(box(libraries={"pillow-simd": "12.1.1"}), "image resizing").state == "good"
+    without_avx2 = box(libraries={"pillow": "13.0.0"}, cpu_features=())
+    assert "image resizing" not in {one.topic for one in check(without_avx2)}

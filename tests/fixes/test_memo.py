@@ -1,6 +1,7 @@
 """The cache as a fix: library calls of the script, whoever makes its batches; and images resized by another library."""
 
-import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -126,21 +127,20 @@ def test_another_way_to_resize_is_another_key(put_on, tmp_path):
     assert all(map(torch.equal, epochs(dataset)[1::2], plain[1::2]))
 
 
-def test_workers_that_are_spawned_share_the_memory_of_the_run(put_on, tmp_path):
+STORE = """
+import os
+from hasten.data.memo.memo import open_memo
+
+memo = open_memo(ram="16 MiB", disk=None, host_key=os.environ["HASTEN_MEMO"].encode())
+assert memo.put(b"0123456789abcdef", 7, seconds=1.0)
+print("stored", flush=True)
+input()
+"""
+
+
+def test_processes_that_are_not_forked_share_the_memory_of_the_run(put_on):
     put_on("cache", "16 MiB")
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        kept = pool.apply(_look, (str(tmp_path),))
-    assert kept in current()
-
-
-def _look(_folder):
-    import os
-
-    from hasten.data.memo.memo import open_memo
-    from hasten.fixes.inside.memo import RUN  # noqa: F401
-
-    memo = open_memo(ram="16 MiB", disk=None, host_key=os.environ["HASTEN_MEMO"].encode())
-    key = b"0123456789abcdef"
-    assert memo.put(key, 7, seconds=1.0)
-    return key
+    with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"stored\n"
+        assert b"0123456789abcdef" in current()
+        process.stdin.write(b"\n")

@@ -5,7 +5,7 @@ import pytest
 from pages import full_run, search
 
 from hasten.errors import DirectoryError, PlanError
-from hasten.records import Interval, Machine, Proof, Skipped, Trial, Tuning
+from hasten.records import CacheNeed, Interval, Machine, Proof, Skipped, Trial, Tuning
 from hasten.tuning.plan import NAME, Plan, check_place, doubts, plan_text, read_plan, with_changes, write_plan
 
 MACHINE = Machine(
@@ -189,3 +189,26 @@ def test_a_plan_that_was_not_proven_is_said_to_be():
     assert doubts(plan, MACHINE, ("train.py",)) == ["the plan is not proven"]
     empty = Plan(settings={"bf16": False}, command=("train.py",), proof="not proven", machine={"cpu": "another"})
     assert doubts(empty, MACHINE, ("train.py",)) == [], "there is nothing to doubt in an empty plan"
+
+
+def test_functions_to_vouch_for_are_a_suggestion_and_not_a_setting(tmp_path):
+    trial = Trial(fix="pure", value="volumes:load,__main__:window", verdict="faster", speedup=Interval(1.8, 1.6, 2.0))
+    path = tmp_path / NAME
+    write_plan(path, msgspec.structs.replace(TUNING, trials=(*TUNING.trials, trial)))
+    assert '\n# [cache]\n# pure = ["volumes:load", "__main__:window"]\n' in path.read_text()
+    assert "pure" not in read_plan(path).settings
+
+
+def test_functions_that_the_user_vouches_for_survive_another_search(tmp_path):
+    path = written(tmp_path, '[cache]\npure = ["volumes:load"]\n')
+    assert read_plan(path).settings == {"pure": "volumes:load"}
+    write_plan(path, TUNING)
+    assert read_plan(path).settings == {**read_plan(path).settings, "pure": "volumes:load"}
+
+
+def test_a_plan_says_what_the_cache_holds_where(tmp_path):
+    need = CacheNeed(bytes_per_sample=1e6, num_samples=3000, total_bytes=3 << 30, k_factor=5.0, fits_share=0.33)
+    settings = {"cache": "auto", "disk_cache": "auto"}
+    assert "RAM holds 33 % of 3.0 GiB, the disk the rest" in plan_text(
+        msgspec.structs.replace(TUNING, settings=settings, cache=need)
+    )

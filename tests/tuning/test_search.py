@@ -231,3 +231,9 @@ def test_what_gained_much_and_stands_alone_is_not_asked_again():
     settings = {"bf16": True, "allocator": "glibc"}
     list(leave_out(settings, gains={"bf16": 1.5, "allocator": 1.05}, try_fix=trying({}, log), time_left=lambda: 1.0))
     assert [name for _, name in log] == ["allocator"]
+
+
+def test_what_only_the_user_can_vouch_for_is_tried_last_and_never_switched_on():
+    settings, log = searched({"pure": 0.9, "cache": 0.3, "bf16": 0.1}, {"pure": 3.0, "cache": 1.5, "bf16": 1.2})
+    assert settings == {"cache": True, "bf16": True}
+    assert log[-1] == (("cache", "bf16"), "pure") and sum("pure" in name for _, name in log) == 1

@@ -145,6 +145,7 @@ class Fix:
     keeps_in: str = ""  # the variable that names the folder in which it keeps what it made for later processes
     needs: tuple[str, ...] = ()  # fixes of which one must be on with it
     excludes: tuple[str, ...] = ()  # fixes that must not
+    is_users_word: bool = False  # it holds only on the user's word: tried and suggested, never switched on
 
     def finds(self, on: Container[str]) -> bool:
         """Whether what it needs is among the fixes that are on."""

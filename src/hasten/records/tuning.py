@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hasten.records.codec import Name, Record
+from hasten.records.diagnosis import CacheNeed
 from hasten.records.machine import Machine
 from hasten.records.run import Interval
 
@@ -142,6 +143,7 @@ class Tuning(Record, frozen=True):
     seconds: float = 0.0  # spent so far
     step_seconds: float | None = None  # of the baseline, when it was diagnosed
     samples_per_step: float | None = None
+    cache: CacheNeed | None = None  # of the baseline: what a full cache would take, and what of it memory holds
     runs: tuple[Name, ...] = ()  # ids of the diagnosed runs, the baseline's first
     run_settings: tuple[Settings, ...] = ()  # under which each was made
     notes: tuple[str, ...] = ()

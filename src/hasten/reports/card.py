@@ -14,6 +14,8 @@ from hasten.reports.sheet import Sheet
 from hasten.reports.stages import add_loader
 from hasten.reports.surroundings import add_machine, add_overhead, add_use
 
+TIERS = {"ram": "RAM", "disk": "disk"}
+
 
 class Detail(NamedTuple):
     """How much of everything there is room for."""
@@ -55,7 +57,7 @@ def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, re
     _add_findings(sheet, run, diagnosis, detail=detail)
     _gap(sheet, wanted=detail.gaps > 0)
     _add_what_ifs(sheet, diagnosis, detail=detail)
-    _add_cache(sheet, diagnosis)
+    _add_cache(sheet, run, diagnosis)
     _gap(sheet, wanted=detail.gaps > 1)
     _add_notes(sheet, run, detail=detail)
     add_overhead(sheet, run, step_seconds=diagnosis.breakdown.step_seconds)
@@ -158,7 +160,16 @@ def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis, *, detail: Detail) -> None
         label = ""
 
 
-def _add_cache(sheet: Sheet, diagnosis: Diagnosis) -> None:
+def _add_cache(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
+    loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
+    if loader is not None and loader.cache:
+        asked = sum(tier.num_hits for tier in loader.cache) + (loader.num_cache_misses or 0)
+        for number, tier in enumerate(loader.cache):
+            filled = format.size_of(tier.num_bytes, tier.budget_bytes)
+            hits = f"; {format.share(tier.num_hits / asked)} of what was asked for" if asked else ""
+            name = TIERS.get(tier.name, tier.name)
+            sheet.paragraph(f"{name}: {filled}{hits}", label="" if number else "Cache")
+        return
     need = diagnosis.cache
     if need is None:
         return

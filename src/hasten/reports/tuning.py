@@ -30,6 +30,9 @@ def print_tuning(
     _add_heats(sheet, tuning)
     _add_proof(sheet, tuning)
     _add_edits(sheet, tuning)
+    if (trial := suggested(tuning)) is not None:
+        sheet.paragraph(SUGGESTION, f" {format.ratio_interval(trial.speedup)} as fast with it", label="Suggested")
+        sheet.paragraph(pure_line(str(trial.value)), lead="  ")
     _add_followed(sheet, followed)
     if late := left_untried(tuning):
         sheet.paragraph(
@@ -37,6 +40,8 @@ def print_tuning(
         )
     for number, note in enumerate(tuning.notes):
         sheet.paragraph(note, label="" if number else "Notes")
+    if where := cache_line(tuning):
+        sheet.paragraph(where, label="Cache")
     if plan:
         sheet.paragraph(plan, label="Plan")
     if record:
@@ -86,6 +91,38 @@ def why_empty(tuning: Tuning) -> str:
     return tried or "no fix is expected to save 2 % of the step"
 
 
+SUGGESTION = (
+    "if these results depend on nothing but the arguments and the files they name, add to [cache] of hasten.toml:"
+)
+
+
+def suggested(tuning: Tuning) -> Trial | None:
+    """The trial of functions that the user may vouch for, if it was faster; a search never switches them on."""
+    trials = [
+        one for one in tuning.trials if one.fix == "pure" and one.verdict == "faster" and one.speedup is not None
+    ]
+    return trials[-1] if trials else None
+
+
+def pure_line(functions: str) -> str:
+    """What to write into a plan's section [cache]."""
+    names = ", ".join(f'"{name}"' for name in functions.split(","))
+    return f"pure = [{names}]"
+
+
+def cache_line(tuning: Tuning) -> str:
+    """What the plan's cache holds where: "RAM holds 33% of 3.1 GB, the disk the rest"; empty without a cache."""
+    need, on = tuning.cache, [name for name in ("cache", "disk_cache") if name in tuning.settings]
+    if need is None or not on:
+        return ""
+    if tuning.settings.get("cache", "auto") != "auto":  # the size that the user gave is in the plan
+        return f"a full cache takes {format.size(need.total_bytes)}"
+    in_memory = f"RAM holds {format.share(need.fits_share)} of {format.size(need.total_bytes)}"
+    if "cache" not in on:
+        return f"the disk holds {format.size(need.total_bytes)}"
+    return f"{in_memory}, the disk the rest" if "disk_cache" in on else in_memory
+
+
 def beside(settings: Settings) -> str:
     """What the plan's figures stand beside: the script, perhaps under what makes it draw the plan's random numbers."""
     return f"the script with {format.settings(settings)}" if settings else "the script"
@@ -115,6 +152,8 @@ def _add_trials(sheet: Sheet, tuning: Tuning) -> None:
 
 def outcome(trial: Trial, tuning: Tuning) -> str:
     """What came of a trial, in the same words everywhere: kept, faster, slower, no difference, inconclusive, failed."""
+    if trial.verdict == "faster" and trial.fix == "pure":
+        return "suggested"
     if trial.verdict == "faster":
         return "kept" if any(name in tuning.settings for name in trial.added) else "faster, not kept"
     if trial.verdict == "no difference" and trial.speedup is not None and not _is_narrow(trial.speedup):

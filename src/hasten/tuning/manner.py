@@ -17,7 +17,7 @@ from hasten.measurement.turns import POSSIBLE
 from hasten.records import Settings
 
 SEED = 20_000
-KEEPING = {"cache", "disk_cache"}  # fixes that gain from the second epoch on
+KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it

@@ -26,7 +26,7 @@ from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
 from hasten.reports import format
-from hasten.reports.tuning import outcome, taken_out, why_empty
+from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
 from hasten.safe_text import legible
 from hasten.tuning.judge import LASTING
 from hasten.tuning.quality import FEWEST_LOSSES
@@ -200,17 +200,21 @@ def check_place(path: Path) -> None:
 
 
 def write_plan(path: Path, tuning: Tuning) -> None:
-    """Write the plan of a search. The file is replaced whole. Raises DirectoryError."""
+    """Write the plan of a search; the functions that the user vouches for stay in it. Raises DirectoryError."""
+    try:
+        vouched = read_plan(path).settings.get("pure")
+    except PlanError:  # there is none, or none that can be read
+        vouched = None
     try:
         part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text(plan_text(tuning), encoding="utf-8")
+        part.write_text(plan_text(tuning, vouched=str(vouched or "")), encoding="utf-8")
         part.replace(path)
     except OSError as error:
         raise DirectoryError(f"cannot write {path} ({error.strerror}); name another place with --plan") from None
 
 
-def plan_text(tuning: Tuning) -> str:
-    """The plan as a file's text."""
+def plan_text(tuning: Tuning, *, vouched: str = "") -> str:
+    """The plan as a file's text; `vouched`: functions that the user vouches for, with commas between them."""
     proof = tuning.proof
     words = legible(shlex.join(tuning.command))
     lines = [f"# The plan of hasten for {words}", *(f"# {legible(line)}" for line in _header(tuning)), "#"]
@@ -236,7 +240,24 @@ def plan_text(tuning: Tuning) -> str:
         "",
         "[fixes]",
     ]
-    return "\n".join([*lines, *_fix_lines(tuning)]) + "\n"
+    return "\n".join([*lines, *_fix_lines(tuning), *_cache_section(tuning, vouched)]) + "\n"
+
+
+def _cache_section(tuning: Tuning, vouched: str) -> list[str]:
+    """What the user vouches for; else what they may, as a comment."""
+    if vouched:
+        return ["", "[cache]", pure_line(vouched)]
+    trial = suggested(tuning)
+    if trial is None:
+        return []
+    speed = format.ratio_interval(trial.speedup)
+    return [
+        "",
+        *(
+            f"# {legible(line)}"
+            for line in (f"{speed} as fast: {SUGGESTION}", "[cache]", pure_line(str(trial.value)))
+        ),
+    ]
 
 
 SEEN = ("loss", "loss_spread", "loss_steps", "batch_mean", "batch_spread")
@@ -294,8 +315,9 @@ def _fix_lines(tuning: Tuning) -> list[str]:
                 others = [other for other in trial.added if other != name]
                 beside = f" together with {', '.join(others)}" if others else ""
                 gained = f"{format.ratio_interval(trial.speedup)}{beside}, "
-            rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}"))
-        elif trial is not None:
+            where = f"; {cache_line(tuning)}" if fix.kind == "size" else ""
+            rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}{where}"))
+        elif trial is not None and not fix.is_users_word:
             value = _toml(trial.added[name])
             rows.append((f"{name} = false", f"tried ({value}): {_why_dropped(name, trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)

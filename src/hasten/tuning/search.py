@@ -74,7 +74,8 @@ def candidates(
             most = max(p.saves for p in proposed) / situation.case.step
             skipped.append(Skipped(fix=fix.name, reason=f"it would save {format.share(most)} of the step at most"))
         found += [Candidate(fix=fix, proposal=proposal) for proposal in worth]
-    return sorted(found, key=lambda c: -c.promise), skipped
+    # What only the user can answer for is tried last: its gain is a suggestion.
+    return sorted(found, key=lambda c: (c.fix.is_users_word, -c.promise)), skipped
 
 
 def search(
@@ -111,7 +112,7 @@ def search(
         last_seconds = trial.seconds
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
-        if trial.verdict == "faster":
+        if trial.verdict == "faster" and not chosen[0].fix.is_users_word:
             settings = {**settings, **added}
             yield settings, trial
             again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
@@ -123,7 +124,7 @@ def search(
 def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
     """What promises most, with all that promises much beside it, answers another cause and is quickly tried."""
     chosen = [waiting[0]]
-    for candidate in waiting[1:]:
+    for candidate in [c for c in waiting[1:] if not c.fix.is_users_word]:
         fix, others = candidate.fix, [c.fix for c in chosen]
         much = MUCH_ANEW if draws_anew(fix.name) else MUCH
         promises = candidate.promise >= much * waiting[0].promise

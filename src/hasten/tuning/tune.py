@@ -191,6 +191,7 @@ class _Tuning:
             ),
             step_seconds=case.step,
             samples_per_step=sum(samples) / len(samples) if samples else None,
+            cache=first.diagnosis.cache,
             runs=(run_id,),
             run_settings=({},),
         )

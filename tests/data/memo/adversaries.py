@@ -495,7 +495,7 @@ def by_open_handle(dataset, path):
     """One handle for all samples of a file, kept open."""
     file = dataset.handles.get(path)
     if file is None:
-        file = dataset.handles[path] = open(path, "rb")
+        file = dataset.handles[path] = open(path, "rb")  # noqa: SIM115
     dataset.seen.append((file.tell(), file.read(3)))
     return Image.open(file)
 

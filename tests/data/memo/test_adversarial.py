@@ -209,7 +209,7 @@ class InOneFile(Photos):
     def opened(self):
         path = str(self.root / "all")
         if path not in self.files:
-            self.files[path] = open(path, "rb")
+            self.files[path] = open(path, "rb")  # noqa: SIM115
         return self.files[path]
 
 
@@ -564,7 +564,7 @@ def test_a13_a_lock_does_not_free_itself(tmp_path):
         assert not is_free()
         tier.read(b"1" * 16)  # a mapping, which goes at once
         assert not is_free()
-        tier.num_bytes, tier.is_full, b"2" * 16 in tier
+        _ = tier.num_bytes, tier.is_full, b"2" * 16 in tier
         assert not is_free()
     assert is_free()
     tier.close()

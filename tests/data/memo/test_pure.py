@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hasten
-from hasten.data.memo import keys
+from hasten.data.memo import keys, pure
 from hasten.data.memo.memo import Memo
 from hasten.data.memo.pure import mark
 from hasten.data.memo.ram import RamTier
@@ -18,6 +18,7 @@ from hasten.data.memo.table import memoizing
 @pytest.fixture
 def memo(monkeypatch):
     monkeypatch.setattr(keys, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(pure, "NUM_CHECKED", 0)
     memo = Memo(RamTier(8 << 20))
     with memoizing(memo):
         yield memo
@@ -100,3 +101,20 @@ def test_a_plan_names_functions_by_module_and_name(memo, monkeypatch):
     patches.undo()
     module.dedent(" a")
     assert len(calls) == 2
+
+
+def test_a_function_that_gives_another_result_is_cached_no_longer(memo, monkeypatch):
+    monkeypatch.setattr(pure, "NUM_CHECKED", 8)
+    numbers = iter(range(100))
+    function, _ = counted(lambda name: next(numbers))
+    assert function("a") == 0
+    with pytest.warns(UserWarning, match="gave another result"):
+        assert function("a") == 1
+    assert [function("a"), function("a")] == [2, 3]
+
+
+def test_only_the_first_results_are_compared(memo, monkeypatch):
+    monkeypatch.setattr(pure, "NUM_CHECKED", 8)
+    function, calls = counted(lambda name: name.upper())
+    assert {function("a") for _ in range(100)} == {"A"}
+    assert len(calls) == 1 + 8

@@ -188,7 +188,7 @@ def has_gaps(value):
     if isinstance(value, (list, tuple, dict)):
         return any(map(has_gaps, value.values() if isinstance(value, dict) else value))
     if isinstance(value, torch.Tensor):
-        return not torch.empty_like(value).stride() == value.stride()
+        return torch.empty_like(value).stride() != value.stride()
     return isinstance(value, np.ndarray) and min(value.shape, default=1) <= 1
 
 
@@ -265,7 +265,7 @@ TREES = st.recursive(
             st.sampled_from(NAMES),
             st.one_of(NUMBERS, parts),
             st.dictionaries(st.sampled_from(FIELDS), PLAIN, max_size=4),
-        ),  # fmt: skip
+        ),
     ),
     max_leaves=5,
 )

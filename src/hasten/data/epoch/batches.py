@@ -223,7 +223,9 @@ class BatchIterator(BaseIterator):
     def _ask_rows(self, pending: PendingBatch, layout: Layout, *, start: int = 0) -> None:
         assert self._layout_sent is not None
         pending.slot = self._slots.take(layout.num_bytes(len(pending.indices)))
-        chunk = max(self._chunk, len(pending.indices) // MOST_TASKS) if self._pool.num_workers else len(pending.indices)
+        chunk = (
+            max(self._chunk, len(pending.indices) // MOST_TASKS) if self._pool.num_workers else len(pending.indices)
+        )
         self._unsent.extend(pending.rows(chunk, self._layout_sent, start=start))
 
     # What comes

@@ -97,6 +97,8 @@ def _samples(pending: PendingBatch, layout: Layout) -> list[Any]:
         return [finished(pending.strays[row]) for row in range(length)]
     arrays = layout.arrays(pending.slot.memory, length)
     return [
-        finished(pending.strays[row]) if row in pending.strays else layout.read(arrays, row, pending.objects.get(row, []))
+        finished(pending.strays[row])
+        if row in pending.strays
+        else layout.read(arrays, row, pending.objects.get(row, []))
         for row in range(length)
     ]

@@ -80,7 +80,9 @@ class LoaderState:
             self._before = self.memo.counts()
         return self.slots
 
-    def start_pool(self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int) -> tuple[WorkerConfig, WorkerPool]:
+    def start_pool(
+        self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int
+    ) -> tuple[WorkerConfig, WorkerPool]:
         """The workers of one iterator, and what they are started with."""
         assert self.slots is not None
         config = WorkerConfig(

@@ -131,7 +131,9 @@ class RandomCrop:
             image = padded(image, across, along, across, along, self.fill)
         height, width = image.shape[:2]
         if height < self.height or width < self.width:
-            raise ValueError(f"a crop of {self.height} x {self.width} does not fit in {height} x {width} (height x width)")
+            raise ValueError(
+                f"a crop of {self.height} x {self.width} does not fit in {height} x {width} (height x width)"
+            )
         room = (height - self.height, width - self.width)
         top, left = (
             draw_offset(space, generator=generator) if space or (self.draws_both and any(room)) else 0
@@ -173,5 +175,3 @@ def padded(image: np.ndarray, left: int, top: int, right: int, bottom: int, fill
     canvas = np.full((top + height + bottom, left + width + right, *image.shape[2:]), fill, np.uint8)
     canvas[top : top + height, left : left + width] = image
     return canvas
-
-

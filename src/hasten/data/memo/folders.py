@@ -63,7 +63,9 @@ class FolderSamples:
             if pipeline is None:
                 raise NotKnownError
             path, target = folder.samples[at]
-            made = pipeline.complete(self._prepared(path, pipeline), generator() if pipeline.draws else _no_generator())
+            made = pipeline.complete(
+                self._prepared(path, pipeline), generator() if pipeline.draws else _no_generator()
+            )
         except Exception as error:
             raise NotKnownError from error
         return made, target if folder.target_transform is None else folder.target_transform(target)
@@ -150,7 +152,15 @@ def _state_of(folder: Any) -> object:
 def _is_unchanged(kind: type, module: Any) -> bool:
     """Whether a class makes its samples as torchvision's DatasetFolder does."""
     theirs = {"torchvision", "torch", "typing", "builtins"}
-    special = {"__getattribute__", "__getitem__", "__getitems__", "samples", "loader", "transform", "target_transform"}
+    special = {
+        "__getattribute__",
+        "__getitem__",
+        "__getitems__",
+        "samples",
+        "loader",
+        "transform",
+        "target_transform",
+    }
     own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in theirs]
     return not any(special & vars(base).keys() for base in own)
 

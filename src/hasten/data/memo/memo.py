@@ -144,9 +144,7 @@ class Memo:
             )
             for at, tier in enumerate(self._tiers)
         )
-        return MemoCounts(
-            int(total("misses")), total("seconds"), int(total("values")), int(total("sources")), tiers
-        )
+        return MemoCounts(int(total("misses")), total("seconds"), int(total("values")), int(total("sources")), tiers)
 
     def shrink(self) -> int:
         """Give memory back where the machine or the control group is short of it; return bytes."""

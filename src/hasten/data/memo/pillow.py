@@ -440,7 +440,7 @@ class _Chains:
         if current() is None or not isinstance(box, (tuple, list)):
             return None
         try:
-            left, upper, right, lower = (int(round(edge)) for edge in box)
+            left, upper, right, lower = map(int, map(round, box))
         except (TypeError, ValueError, OverflowError):
             return None
         width, height = image.size
@@ -597,9 +597,12 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     @functools.wraps(originals["tobytes"])
     def tobytes(self: Any, *arguments: Any, **named: Any) -> Any:
         link = self.__dict__.get(TAG)
-        if isinstance(link, _Link) and link.pixels is not None and not arguments and not named:
-            if chains.attribute not in self.__dict__ and (self.mode, self.size) == (link.mode, link.size):
-                return link.pixels.tobytes()
+        pixels = link.pixels if isinstance(link, _Link) and chains.attribute not in self.__dict__ else None
+        is_plain = (
+            not arguments and not named and link is not None and (self.mode, self.size) == (link.mode, link.size)
+        )
+        if pixels is not None and is_plain:
+            return pixels.tobytes()
         return originals["tobytes"](self, *arguments, **named)
 
     @functools.wraps(originals["load"])

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,12 +15,15 @@ import numpy as np
 import torch
 
 from hasten.data.memo.calls import describe, plain_bytes
+from hasten.data.memo.codec import NotStorableError, encode
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, key_of
-from hasten.data.memo.memo import current, remembered
+from hasten.data.memo.memo import current, remembered, using
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("hasten")
+
+NUM_CHECKED = 8  # results from the cache that are compared, of a function in a process
 
 
 class _NotConstantError(Exception):
@@ -35,7 +39,8 @@ def pure(function: F) -> F:
 
     You vouch that the result depends only on the arguments, on the content of the files whose paths are arguments, and on
     the function's own code. Where a cache is on, the result is kept under a key made of all three; without one, the
-    function runs as it is. Every caller gets a copy of its own.
+    function runs as it is. Every caller gets a copy of its own. In each process the first results that come from the
+    cache are computed once more and compared; a function that gives another result is cached no longer, with a warning.
 
     Args:
         function: takes plain values, paths, bytes, arrays, tensors, and tuples, lists and dicts of them, and returns the
@@ -45,25 +50,64 @@ def pure(function: F) -> F:
         The same function, cached.
     """
     code = _digest_of(function)
+    check = _Check(function)
 
     @functools.wraps(function)
     def cached(*arguments: Any, **named: Any) -> Any:
-        if current() is None:
+        if current() is None or check.has_failed:
             return function(*arguments, **named)
         files: list[tuple[Any, bytes]] = []
         try:
             described = _describe((arguments, sorted(named.items())), files)
         except (_NotConstantError, _ChangingError):
             return function(*arguments, **named)
-        return remembered(
+        is_computed = False
+
+        def compute() -> Any:
+            nonlocal is_computed
+            is_computed = True
+            return function(*arguments, **named)
+
+        value = remembered(
             key_of(code, described),
-            lambda: function(*arguments, **named),
+            compute,
             still=lambda: all(identity_of_path(path) == identity for path, identity in files),
             source_bytes=sum(os.stat(path).st_size for path, _ in files),
         )
+        return value if is_computed or not check.num_left else check.compared(value, compute)
 
     cached.is_pure = True  # type: ignore[attr-defined]
     return cached  # type: ignore[return-value]
+
+
+class _Check:
+    """Whether a function gives what it gave before, seen on the first results that come from the cache."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        self.num_left = NUM_CHECKED
+        self.has_failed = False
+
+    def compared(self, kept: Any, compute: Callable[[], Any]) -> Any:
+        """What the function gives now; `kept` is what the cache gave."""
+        self.num_left -= 1
+        stored = _bytes_of(kept)  # before the function may write into what it was given
+        with using(None):
+            value = compute()
+        if _bytes_of(value) != stored:
+            self.has_failed = True
+            warnings.warn(
+                f"hasten: {self.name} is not cached: called again with equal arguments, it gave another result",
+                stacklevel=3,
+            )
+        return value
+
+
+def _bytes_of(value: Any) -> bytes | None:
+    try:
+        return b"".join(encode(value).pieces)
+    except NotStorableError:
+        return None
 
 
 def mark(patches: Any, names: list[str]) -> None:

@@ -46,7 +46,13 @@ class SampleBuilder:
     """
 
     def __init__(
-        self, config: WorkerConfig, arena: Arena, note: memoryview, *, is_process: bool = False, is_thread: bool = False
+        self,
+        config: WorkerConfig,
+        arena: Arena,
+        note: memoryview,
+        *,
+        is_process: bool = False,
+        is_thread: bool = False,
     ) -> None:
         self._config = config
         self._arena = arena
@@ -167,7 +173,9 @@ class SampleBuilder:
             for row, sample in enumerate(samples, task.start):
                 result.objects += self._write(sample, row, layout, targets, result)
 
-    def _write(self, sample: Any, row: int, layout: Layout, targets: list[Target], result: Result) -> list[list[object]]:
+    def _write(
+        self, sample: Any, row: int, layout: Layout, targets: list[Target], result: Result
+    ) -> list[list[object]]:
         try:
             return layout.write([sample], targets, row)
         except MismatchError:

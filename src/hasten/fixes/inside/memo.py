@@ -28,8 +28,10 @@ def disk_cache(site: Site, fix: str, value: object) -> None:
     _open(site, fix, disk=value)
 
 
-def pure(site: Site, _fix: str, value: str) -> None:
+def pure(site: Site, fix: str, value: str) -> None:
     """Functions that the user vouches for are memoized as well."""
+    if site not in _budgets:
+        _open(site, fix, ram="auto")
     from hasten.data.memo.pure import mark
 
     names = value.split(",")

@@ -28,9 +28,7 @@ def resize(site: Site, _fix: str, _value: object) -> None:
     def take_over(module: ModuleType) -> None:
         kind: Any = module.Image  # type: ignore[attr-defined]
         new = module.new  # type: ignore[attr-defined]
-        site.patches.wrap(
-            kind, "resize", lambda original: _resizing(original, new, cykooz_resizer.Resizer, options)
-        )
+        site.patches.wrap(kind, "resize", lambda original: _resizing(original, new, cykooz_resizer.Resizer, options))
 
     site.patches.after_import("PIL.Image", take_over)
 
