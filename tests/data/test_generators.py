@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.data.generators import has_cached_normal, kept, restore, seed_generators, snapshot
-from hasten.data.workers.seeds import mix, sample_seed
+from hasten.data.generators import has_cached_normal, kept, mix, restore, sample_seed, seed_generators, snapshot
 
 DRAWS = {
     "torch": lambda: torch.rand(1),

@@ -134,6 +134,27 @@ def test_data_in_memory_is_gathered_and_not_kept():
     assert "in memory already" in reasons(**given)["cache"]
 
 
+def with_stages(*stages, **changes):
+    made = tuple(Stage(name=name, detail=detail, seconds=1.0, cpu_seconds=1.0) for name, detail in stages)
+    waiting = loader(stages=made, batch_work_seconds=(0.12, 0.12), num_measured_batches=40, **changes)
+    return {"loaders": (waiting,), "steps": WAITING, "interventions": [tried("replay", 0.45)]}
+
+
+def test_a_cache_is_promised_of_a_stream_whose_length_nobody_knows():
+    given = with_stages(("decode", "Pillow JPEG"), ("transform", "Image.resize"), num_samples=None)
+    assert promised(**given)["cache"].saves > 0.4 * STEP
+
+
+def test_a_cache_is_promised_of_what_it_keeps_and_of_nothing_else():
+    dicom = (("read", "pydicom"), ("read", "file"), ("decode", "pydicom"), ("getitem", ""))
+    half = promised(**with_stages(*dicom))["cache"].saves
+    assert half == pytest.approx(promised(**with_stages(*dicom[2:]))["cache"].saves), "decoding, and the file's bytes"
+    for stages in ((("read", "pandas"),), (("read", "numpy.loadtxt"),), (("decode", "pickle"), ("read", "file"))):
+        assert "through a library" in reasons(**with_stages(*stages))["cache"]
+    arrays = with_stages(("decode", "OpenCV"), ("transform", "Image.resize"))
+    assert promised(**arrays)["cache"].saves == pytest.approx(half), "no image that Pillow decoded is resized"
+
+
 def test_what_is_on_is_not_promised_again():
     given = {"facts": {"models": (NET,)}, "interventions": [tried("channels_first", 0.7)]}
     assert promised({"channels_last": True}, **given) == {}

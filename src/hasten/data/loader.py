@@ -21,10 +21,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 from hasten.data.epoch.batches import BatchIterator
 from hasten.data.epoch.columns import columns_of
 from hasten.data.epoch.in_memory import InMemoryIterator
-from hasten.data.epoch.options import LoaderOptions
 from hasten.data.epoch.resume import from_state, to_state
 from hasten.data.epoch.staffing import usable_cores
-from hasten.data.epoch.state import LoaderState
+from hasten.data.epoch.state import LoaderOptions, LoaderState
 from hasten.data.epoch.stats import LoaderStats
 from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.tree import map_tensors

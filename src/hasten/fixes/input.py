@@ -5,7 +5,8 @@ from __future__ import annotations
 from hasten.diagnosis.case import WORTH_INFERRED
 from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
 from hasten.fixes.own_functions import own_functions
-from hasten.records import LoaderFacts
+from hasten.measurement.inside.libraries import KEPT, KEPT_TRANSFORM
+from hasten.records import LoaderFacts, Stage
 
 INSIDE = "hasten.fixes.inside.loaders"
 OURS = "hasten.fixes.inside.own_loader"
@@ -88,7 +89,14 @@ def _gather(situation: Situation) -> list[Proposal] | str:
     return [Proposal(value=True, saves=finding.recoverable, because=finding.title)]
 
 
-MEMOIZED = {"Image.resize", "Image.convert", "Image.thumbnail"}  # transforms whose results are cached
+def _kept_seconds(stages: tuple[Stage, ...]) -> float:
+    """Seconds of library calls whose results can be kept, and of the reading and resizing that goes with them."""
+    kept = {(s.name, s.detail) for s in stages} & KEPT
+    if kept:
+        kept |= {("read", "file")}
+    if any(detail.startswith("Pillow") for _, detail in kept):
+        kept |= {("transform", name) for name in KEPT_TRANSFORM}
+    return sum(s.seconds for s in stages if (s.name, s.detail) in kept)
 
 
 def _memoizable(situation: Situation) -> tuple[LoaderFacts, float] | str:
@@ -98,13 +106,8 @@ def _memoizable(situation: Situation) -> tuple[LoaderFacts, float] | str:
         return train
     if train.in_memory:
         return "the dataset is in memory already"
-    work = sum(s.seconds for s in train.stages)
-    kept = sum(
-        s.seconds
-        for s in train.stages
-        if s.name in ("read", "decode") or (s.name == "transform" and s.detail in MEMOIZED)
-    )
-    if not work or not train.num_samples:
+    work, kept = sum(s.seconds for s in train.stages), _kept_seconds(train.stages)
+    if not work:
         return "what its samples cost is not known"
     if not kept:
         return "no sample is read through a library whose calls can be cached"

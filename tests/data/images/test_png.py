@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from hasten.data.images import png
+from hasten.data.images import decode
 from hasten.data.images.decode import read_image
 
 cv2 = pytest.importorskip("cv2")
@@ -22,7 +22,7 @@ def saved(array, **settings):
 
 
 def chunks(data):
-    at = len(png.SIGNATURE)
+    at = len(decode.SIGNATURE)
     while at < len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
         yield kind, data[at + 8 : at + 8 + length]
@@ -34,7 +34,7 @@ def built(parts):
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         for kind, body in parts
     )
-    return png.SIGNATURE + b"".join(sums)
+    return decode.SIGNATURE + b"".join(sums)
 
 
 def picture(seed, shape):
@@ -45,7 +45,7 @@ def picture(seed, shape):
 @pytest.mark.parametrize("level", [0, 1, 9])
 def test_plain_files_have_pillows_pixels(shape, level):
     array = picture(1, shape)
-    found = png.decode_png(saved(array, compress_level=level))
+    found = decode.decode_png(saved(array, compress_level=level))
     assert found is not None and found.dtype == np.uint8 and np.array_equal(found, array)
     assert np.array_equal(read_image(saved(array), keep_grey=True), array)
 
@@ -54,7 +54,7 @@ def test_text_beside_the_pixels_does_no_harm():
     about = PngImagePlugin.PngInfo()
     about.add_text("Comment", "a film")
     array = picture(2, (9, 9))
-    assert np.array_equal(png.decode_png(saved(array, pnginfo=about, dpi=(72, 72))), array)
+    assert np.array_equal(decode.decode_png(saved(array, pnginfo=about, dpi=(72, 72))), array)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "1", "I;16"])
@@ -63,19 +63,19 @@ def test_other_kinds_of_png_are_pillows_affair(mode):
     image = Image.fromarray(np.zeros((9, 9), np.uint16)) if mode == "I;16" else image.convert(mode)
     file = io.BytesIO()
     image.save(file, "PNG")
-    assert png.decode_png(file.getvalue()) is None
+    assert decode.decode_png(file.getvalue()) is None
 
 
 def test_a_chunk_that_is_not_known_to_be_harmless_is_pillows_affair():
     parts = list(chunks(saved(picture(4, (9, 9)))))
     for kind, body in ((b"tRNS", b"\0\7"), (b"acTL", bytes(8)), (b"iCCP", b"x\0\0")):
-        assert png.decode_png(built([parts[0], (kind, body), *parts[1:]])) is None
+        assert decode.decode_png(built([parts[0], (kind, body), *parts[1:]])) is None
 
 
 def test_without_opencv_pillow_decodes(monkeypatch):
-    monkeypatch.setattr(png, "_opencv", lambda: None)
+    monkeypatch.setattr(decode, "_opencv", lambda: None)
     array = picture(5, (9, 9))
-    assert png.decode_png(saved(array)) is None and np.array_equal(read_image(saved(array), keep_grey=True), array)
+    assert decode.decode_png(saved(array)) is None and np.array_equal(read_image(saved(array), keep_grey=True), array)
 
 
 def damaged(data, how, chance):
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_what_pillow_makes_of_it(how):
     for seed in range(150):
         shape = (chance.randint(1, 30), chance.randint(1, 30), 3)[: chance.choice([2, 3])]
         data = damaged(saved(picture(seed, shape)), how, chance)
-        ours = png.decode_png(data)
+        ours = decode.decode_png(data)
         if ours is not None:
             with Image.open(io.BytesIO(data)) as image:
                 assert np.array_equal(np.asarray(image), ours)

@@ -1,5 +1,6 @@
 """Calls that are unusual run as they are, and what a library does beside its result is done on a hit, too."""
 
+import functools
 import io
 import os
 import pickle
@@ -335,3 +336,38 @@ def test_hdf5_reads_parts_and_plain_data_as_ever(tmp_path, memo):
             assert file["plain"][()].shape == (3000,)
             assert np.asarray(file["x"], dtype=np.float32).dtype == np.float32
     assert memo.counts().num_misses == 0
+
+
+def test_a_function_that_the_script_wraps_is_its_own_affair(tmp_path, memo, monkeypatch):
+    path = tmp_path / "a.npy"
+    write_npy(path, 3)
+    time.sleep(0.005)
+    monkeypatch.setattr(np, "load", functools.lru_cache(np.load))
+    with memoizing(memo):
+        assert np.load(path) is np.load(path) and memo.counts().num_hits == 0
+
+
+def test_a_tensor_from_the_cache_may_be_changed_in_a_graph(tmp_path, memo):
+    path = tmp_path / "a.pt"
+    torch.save(torch.arange(9.0), path)
+    time.sleep(0.005)
+    weight = torch.ones((), requires_grad=True)
+    with memoizing(memo):
+        for _ in range(2):
+            with torch.no_grad():
+                tensor = torch.load(path)
+            assert not tensor._is_view() and float(tensor.mul_(weight).sum()) == 36.0
+    assert memo.counts().num_hits == 1
+
+
+def test_an_image_may_be_resized_in_place_whether_it_is_from_the_cache_or_not(tmp_path, memo):
+    from torchvision.io import read_image
+
+    path = tmp_path / "a.png"
+    write_png(path, 3)
+    time.sleep(0.005)
+    with memoizing(memo):
+        assert [read_image(str(path)).resize_(4).shape for _ in range(2)] == [
+            (4,),
+            (4,),
+        ] and memo.counts().num_hits == 1

@@ -24,10 +24,14 @@ sys.path.append(str(Path(__file__).parent))  # for adversaries.py
 
 from adversaries import FILES, OPERATIONS, QUIET, attempt, image_bytes, look
 
+from hasten.agent.patches import Patches
 from hasten.data.memo import keys, pillow
 from hasten.data.memo.memo import Memo, use_in_process, using
 from hasten.data.memo.ram import RamTier
 from hasten.data.memo.table import memoizing
+from hasten.fixes.inside.resizing import resize
+from hasten.fixes.inside.site import Site
+from hasten.measurement.inside import libraries
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through a memfd")
 
@@ -823,3 +827,149 @@ def test_pillow_is_memoized_whenever_it_is_imported(tmp_path, photo):
     )
     done = subprocess.run([sys.executable, script, photo], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.stderr) == ("2", "")
+
+
+# What a script may have put in the place of Pillow's functions, and where it reads from.
+
+
+@pytest.mark.parametrize("name", ["convert", "resize", "load"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_functions_that_the_script_replaced_are_its_own_affair(photo, monkeypatch, name, when):
+    owner = ImageFile.ImageFile if name == "load" else Image.Image
+    original, gains = getattr(owner, name), iter(range(100))
+
+    def mine(self, *arguments, **named):
+        found = original(self, *arguments, **named)
+        gain = next(gains)
+        return found if name == "load" else found.point(lambda value: (value + gain) % 256)
+
+    if when == "before":
+        monkeypatch.setattr(owner, name, mine)
+    memo = Memo(RamTier(16 << 20))
+    with memoizing(memo):
+        if when == "after":
+            original = getattr(owner, name)
+            monkeypatch.setattr(owner, name, mine)
+        pixels = {Image.open(photo).convert("RGB").resize((8, 8)).tobytes() for _ in range(4)}
+    monkeypatch.undo()
+    assert memo.counts().num_hits == 0 and len(pixels) == (1 if name == "load" else 4)
+    memo.close()
+
+
+@pytest.fixture
+def patches():
+    made = Patches()
+    yield made
+    made.undo()
+
+
+def test_what_hasten_itself_puts_around_pillow_is_no_obstacle_and_part_of_the_key(photo, patches):
+    def small():
+        return Image.open(photo).convert("RGB").resize((16, 12), Image.Resampling.BILINEAR).tobytes()
+
+    def misses(expected):
+        before = memo.counts().num_misses
+        assert {small() for _ in range(3)} == {expected}
+        return memo.counts().num_misses - before
+
+    plain, memo = small(), Memo(RamTier(16 << 20))
+    libraries.install(patches)
+    with memoizing(memo):
+        assert misses(plain) and not misses(plain)
+    resize(Site(patches), "resize", True)
+    close = small()
+    with memoizing(memo):
+        assert misses(close) and not misses(close)
+    patches.undo()
+    with memoizing(memo):
+        assert not misses(plain)
+    memo.close()
+
+
+class Window(io.FileIO):
+    """A part of a file, read as if it were the whole."""
+
+    def __init__(self, path, start, end):
+        super().__init__(path)
+        self.start, self.end = start, end
+        super().seek(start)
+
+    def readinto(self, buffer):
+        room = memoryview(buffer)[: max(0, self.end - super().tell())]
+        return super().readinto(room)
+
+    def seek(self, offset, whence=0):
+        place = {0: self.start, 1: super().tell(), 2: self.end}[whence] + offset
+        return super().seek(place) - self.start
+
+    def tell(self):
+        return super().tell() - self.start
+
+
+def test_windows_of_one_file_are_not_that_file(tmp_path, memo):
+    pieces = [image_bytes(15, seed, (20, 16)) for seed in range(3)]
+    (tmp_path / "pack").write_bytes(b"".join(pieces))
+    time.sleep(QUIET * 1.3)
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+
+    def read(at):
+        return Image.open(io.BufferedReader(Window(tmp_path / "pack", [0, *ends][at], ends[at]))).convert("RGB")
+
+    for at in range(3):
+        assert_same(read, at)
+
+
+def test_a_promise_is_kept_before_its_file_is_opened_for_writing(photo, memo):
+    def rewrite(path):
+        image = Image.open(path).convert("RGB")
+        with open(path, "wb") as file:
+            image.save(file, "PNG")
+
+    for _ in range(3):
+        Image.open(photo).convert("RGB").resize((8, 8))
+    expected = Image.open(photo).convert("RGB").tobytes()
+    rewrite(photo)
+    with using(None):
+        assert Image.open(photo).tobytes() == expected
+
+
+def test_images_that_are_opened_in_pairs_are_both_cached(tmp_path, memo):
+    photo, mask = made_photo(tmp_path / "photo.jpg", 1), made_photo(tmp_path / "mask.png", 2, kind=4)
+
+    def pair():
+        images = [Image.open(path).convert("RGB") for path in (photo, mask)]
+        return [image.resize((8, 8)).tobytes() for image in images]
+
+    expected = pair()
+    pair()
+    before = memo.counts()
+    assert pair() == expected
+    after = memo.counts()
+    assert after.num_hits > before.num_hits and after.num_misses == before.num_misses
+
+
+def test_a_limit_of_pixels_that_is_set_later_does_not_concern_an_image_that_is_open(photo, memo, monkeypatch):
+    def look_late():
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        image = Image.open(photo).convert("RGB")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
+        return image.tobytes()
+
+    Image.open(photo).convert("RGB").resize((8, 8))
+    Image.open(photo).convert("RGB").resize((8, 8))
+    assert len({look_late() for _ in range(3)}) == 1
+
+
+def test_no_transparency_and_a_transparency_of_none_are_not_the_same(tmp_path, memo):
+    photo = made_photo(tmp_path / "photo.png", kind=4)
+
+    def convert(has_one):
+        image = Image.open(photo)
+        if has_one:
+            image.info["transparency"] = None
+        return image.convert("L")
+
+    for has_one in (False, True, False, True):
+        with using(None):
+            expected = "transparency" in convert(has_one).info
+        assert ("transparency" in convert(has_one).info) == expected

@@ -8,7 +8,7 @@ from samples import Nested
 from hasten.data.epoch.state import LoaderState
 from hasten.data.loader import Loader
 from hasten.data.memo.folders import FolderSamples
-from hasten.data.workers.gil import held_share
+from hasten.data.workers.threads import held_share
 
 
 def spin():

@@ -1,7 +1,9 @@
 """Nested stages on a fake clock, and the timing of real transforms that must not change what they give."""
 
 import builtins
+import importlib
 import random
+import sys
 
 import pytest
 
@@ -236,6 +238,77 @@ def test_while_it_is_timed_a_transform_passes_for_itself(timed, picture, version
     steps = [steps[0], compose.transforms[1]]
     timed(lambda: compose(Image.open(picture)))
     assert [kind for kind, _ in seen] == [True, True]
+
+
+class Told:
+    """In the place of Patches: what a row of the cache's table would replace."""
+
+    def __init__(self):
+        self.replaced = set()
+
+    def set(self, owner, name, replacement):
+        self.replaced.add((owner, name))
+
+    def after_import(self, module, action):
+        pass
+
+    def on_undo(self, action):
+        pass
+
+
+def test_the_functions_timed_as_kept_are_those_that_the_cache_keeps():
+    from hasten.data.memo import image_source, table
+
+    cached, rows = set(), set()
+    beside = {"__init__", "asarray"}  # they look where an array comes from
+    for row in table.TABLE[1:]:  # images of Pillow, the first, are told by their formats
+        told = Told()
+        try:
+            table._install_row(told, row, importlib.import_module(row.module))
+        except ImportError:
+            continue
+        rows.add(row.module)
+        own = {
+            (owner, name) for owner, name in told.replaced if isinstance(owner, type) or owner.__name__ == row.module
+        }
+        cached |= {(owner, name) for owner, name in own if name not in beside}
+    timed = set()
+    for place, names in (*libraries.KEPT_READ.items(), *libraries.KEPT_DECODE.items()):
+        module, _, owner = place.partition(":")
+        found = sys.modules.get(module)
+        found = getattr(found, owner) if found is not None and owner else found
+        if found is not None and (owner or module in rows):  # not where a library's functions are at home
+            timed |= {(found, name) for name in names}
+    assert cached == timed
+    assert {*libraries.KEPT_FORMATS} == image_source.FORMATS
+
+
+def test_what_cannot_be_kept_is_named_by_its_function(timed, tmp_path):
+    import numpy as np
+
+    np.save(tmp_path / "values.npy", np.arange(4.0))
+    np.arange(4.0).tofile(tmp_path / "values.raw")
+    _, calls = timed(lambda: (np.load(tmp_path / "values.npy"), np.fromfile(tmp_path / "values.raw")))
+    assert calls["read", "numpy"] == 1 and ("read", "numpy") in libraries.KEPT
+    assert calls["read", "numpy.fromfile"] == 1 and ("read", "numpy.fromfile") not in libraries.KEPT
+
+
+def test_the_pixels_of_a_dicom_file_are_decoding_and_its_header_is_reading(timed, tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    uid = pydicom.uid
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = uid.CTImageStorage, uid.generate_uid()
+    meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
+    film = pydicom.dataset.FileDataset(None, {}, file_meta=meta, preamble=b"\0" * 128)
+    film.SOPClassUID, film.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    film.Rows, film.Columns, film.SamplesPerPixel, film.PhotometricInterpretation = 4, 6, 1, "MONOCHROME2"
+    film.BitsAllocated, film.BitsStored, film.HighBit, film.PixelRepresentation = 16, 16, 15, 0
+    film.PixelData = bytes(range(48))
+    film.compress(uid.RLELossless)
+    film.save_as(tmp_path / "film.dcm", enforce_file_format=True)
+    value, calls = timed(lambda: pydicom.dcmread(tmp_path / "film.dcm").pixel_array)
+    assert value.tobytes() == bytes(range(48))
+    assert calls["read", "pydicom"] == 1 and calls["decode", "pydicom"] == 1
 
 
 def test_after_undo_every_function_is_its_librarys_own(timed, patches, picture):

@@ -16,8 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 
 from hasten.data.epoch.resume import Position, read_generators, write_generators
 from hasten.data.epoch.state import LoaderState
-from hasten.data.generators import kept
-from hasten.data.workers.seeds import mix
+from hasten.data.generators import kept, mix
 
 
 class BaseIterator(_BaseDataLoaderIter):

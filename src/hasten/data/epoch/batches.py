@@ -20,11 +20,10 @@ from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.data.epoch.base import BaseIterator
 from hasten.data.epoch.handout import hand_out, made_by_dataset, put, raise_again
-from hasten.data.epoch.options import LoaderOptions
 from hasten.data.epoch.order import Repeats
 from hasten.data.epoch.pending import PendingBatch
 from hasten.data.epoch.staffing import Look, Staff, corrected, usable_cores
-from hasten.data.epoch.state import LoaderState, makes_rows
+from hasten.data.epoch.state import LoaderOptions, LoaderState, makes_rows
 from hasten.data.epoch.transfer import Crossing, Transfer, transfer_to
 from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot

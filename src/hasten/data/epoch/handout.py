@@ -13,12 +13,11 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from hasten.data.epoch.pending import PendingBatch
-from hasten.data.generators import kept, seed_generators
+from hasten.data.generators import kept, sample_seed, seed_generators
 from hasten.data.layout.packing import unpack
 from hasten.data.layout.slots import Slots
 from hasten.data.layout.tree import Layout, finished, map_tensors
-from hasten.data.workers.config import WorkerConfig
-from hasten.data.workers.seeds import sample_seed
+from hasten.data.workers.tasks import WorkerConfig
 from hasten.data.workers.worker import threads_as_there
 
 SMALL = 64 << 10  # bytes; to copy them takes a few microseconds

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 
 from hasten.data.epoch.base import BaseIterator
 from hasten.data.epoch.columns import Columns
-from hasten.data.epoch.options import LoaderOptions
 from hasten.data.epoch.order import batches_of_indices
-from hasten.data.epoch.state import LoaderState
+from hasten.data.epoch.state import LoaderOptions, LoaderState
 from hasten.data.epoch.transfer import transfer_to
 from hasten.devices import accelerator
 

@@ -1,4 +1,4 @@
-"""What a loader keeps from one epoch to the next, though its workers go, and how it starts new ones."""
+"""What a loader is asked for, what it keeps from one epoch to the next, and how it starts workers."""
 
 from __future__ import annotations
 
@@ -7,28 +7,49 @@ import logging
 import os
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
 from hasten.data.epoch.columns import Columns
-from hasten.data.epoch.options import LoaderOptions
 from hasten.data.epoch.resume import Position
 from hasten.data.epoch.staffing import MOST_PER_CORE, usable_cores
 from hasten.data.epoch.stats import Counts
+from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.arena import Arena
 from hasten.data.layout.slots import Slots
 from hasten.data.layout.tree import Layout, finished
 from hasten.data.memo.budget import Forecast, available_memory
 from hasten.data.memo.folders import FolderSamples, folder_samples, is_threadable
 from hasten.data.memo.memo import Memo, MemoCounts, key_of_host, open_memo
-from hasten.data.workers.config import WorkerConfig
-from hasten.data.workers.gil import has_gil, held_share
 from hasten.data.workers.pool import InlinePool, WorkerPool
 from hasten.data.workers.processes import ProcessPool
-from hasten.data.workers.threads import ThreadPool
+from hasten.data.workers.tasks import WorkerConfig
+from hasten.data.workers.threads import ThreadPool, has_gil, held_share
 from hasten.devices import cuda
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The options, checked."""
+
+    device: torch.device | None
+    """None: batches stay in the host's memory."""
+    cache: int | str | None
+    disk_cache: int | str | None
+    pixels: PixelRule
+    workers: Literal["auto", "processes", "threads"]
+    on_error: Literal["raise", "replace"]
+    max_error_rate: float
+    adjusts_workers: bool
+    """The number of workers and the depth are corrected while the epoch runs."""
+
+    @property
+    def caches(self) -> bool:
+        """Whether something is to be cached."""
+        return self.cache is not None or self.disk_cache is not None
+
 
 SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
 NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock, and what a full cache would take

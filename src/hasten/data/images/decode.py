@@ -1,12 +1,10 @@
 """From an image file to its pixels, by the fastest library that gives Pillow's pixels.
 
-In: a path, or a file's bytes. Out: a uint8 array, or the exception that Pillow raises. Refuses to know what the pixels
-are for.
-
-Pillow reads every header, which costs some 15 microseconds, and so it decides what is an image and what is not.
-simplejpeg (libjpeg-turbo, straight into numpy) then decodes the JPEGs that have one or three channels. It is told to
-refuse whatever libjpeg merely warns of, and what it refuses goes to Pillow, as does every other format but a plain PNG
-where OpenCV is installed.
+Pillow reads every header, which costs some 15 microseconds, and so it decides what is an image and what is not, and raises
+what there is to raise. simplejpeg (libjpeg-turbo, straight into numpy) then decodes the JPEGs that have one or three channels.
+It is told to refuse whatever libjpeg merely warns of, and what it refuses goes to Pillow. Plain PNGs go to OpenCV, where it is
+installed: a sixth less time, for libpng undoes the filters of each row faster than Pillow. One whose checksums do not all agree
+goes to Pillow, as does every other format.
 """
 
 from __future__ import annotations
@@ -14,15 +12,70 @@ from __future__ import annotations
 import functools
 import io
 import os
-from typing import Literal
+import struct
+import zlib
+from typing import Any, Literal
 
 import numpy as np
 import PIL
 import simplejpeg
 from PIL import Image, features
 
-from hasten.data.images.png import decode_png
 from hasten.errors import ImageModeError
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+GREY, RGB = 0, 2
+PLAIN = frozenset((b"IHDR", b"IDAT", b"IEND", b"pHYs", b"tEXt", b"zTXt", b"iTXt", b"tIME", b"gAMA", b"cHRM", b"sRGB"))
+"""Chunks that change no pixel, in either library."""
+
+
+def decode_png(data: bytes) -> np.ndarray | None:
+    """(height, width) or (height, width, 3); None where OpenCV is missing, or the file is unusual or damaged."""
+    color = _plain_color(data)
+    cv2 = None if color is None else _opencv()
+    if cv2 is None:
+        return None
+    try:
+        array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        if array is None or color == GREY:
+            return array
+        return cv2.cvtColor(array, cv2.COLOR_BGR2RGB)
+    except cv2.error:
+        return None
+
+
+def _plain_color(data: bytes) -> int | None:
+    """The color type of a whole, undamaged file of 8 bits a channel, not interlaced; None for any other."""
+    if not data.startswith(SIGNATURE):
+        return None
+    view, at, color = memoryview(data), len(SIGNATURE), None
+    while at + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + length
+        if kind not in PLAIN or end > len(data) or zlib.crc32(view[at + 4 : end - 4]) != _number(data, end - 4):
+            return None
+        if color is None:
+            depth, color, _, _, interlaced = struct.unpack_from("5B", data, at + 16) if length == 13 else (0,) * 5
+            if kind != b"IHDR" or depth != 8 or color not in (GREY, RGB) or interlaced:
+                return None
+        if kind == b"IEND":
+            return color
+        at = end
+    return None
+
+
+def _number(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big")
+
+
+@functools.cache
+def _opencv() -> Any:
+    try:
+        import cv2
+    except ImportError:
+        return None
+    return cv2
+
 
 DCT_REDUCTIONS = (8, 4, 2)
 """What libjpeg can shrink by while it decodes, largest first; its other ratios are slower than decoding in full."""

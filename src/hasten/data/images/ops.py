@@ -1,4 +1,7 @@
-"""What each known transform does to an image, with the pixels and the draws of torchvision.
+"""What each known transform draws and does to an image, with the random numbers and the pixels of torchvision.
+
+Draws: the same calls of torch in the same order, of the same shapes, from a generator of one's own. The type and the device are
+given each time, for a user may have changed torch's defaults.
 
 In and out: an image as `hasten.data.images.pixels` has it. An image of two axes stands for mode L, or for RGB with three
 equal channels: every op gives equal channels for these. Nothing here writes to its input.
@@ -6,14 +9,71 @@ equal channels: every op gives equal channels for these. Nothing here writes to 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 
-from hasten.data.images.draws import draw_chance, draw_offset, draw_resized_crop
 from hasten.data.images.pixels import Resampling, to_tensor
+
+
+def draw_chance(probability: float, *, generator: torch.Generator) -> bool:
+    """`torch.rand(1) < probability`, for a probability that is a float32."""
+    return torch.rand(1, generator=generator, dtype=torch.float32, device="cpu").item() < probability
+
+
+def draw_uniform(low: float, high: float, *, generator: torch.Generator) -> float:
+    """`torch.empty(1).uniform_(low, high)`."""
+    return _drawn_uniform(low, high, generator).item()
+
+
+def draw_offset(room: int, *, generator: torch.Generator) -> int:
+    """A whole number from 0 to `room`, both included."""
+    return int(torch.randint(0, room + 1, (1,), generator=generator, device="cpu").item())
+
+
+def draw_resized_crop(
+    height: int,
+    width: int,
+    *,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    log_ratio: tuple[float, float],
+    generator: torch.Generator,
+) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of RandomResizedCrop in an image of this size.
+
+    `log_ratio` is the logarithm of `ratio` in float32. The ten tries and the central crop after them are those of
+    torchvision's RandomResizedCrop.get_params.
+    """
+    for _ in range(10):
+        tall, wide = draw_sides(height * width, scale, log_ratio, generator=generator)
+        if 0 < wide <= width and 0 < tall <= height:
+            top = draw_offset(height - tall, generator=generator)
+            return top, draw_offset(width - wide, generator=generator), tall, wide
+    tall, wide = height, width
+    if width / height < min(ratio):
+        tall = round(width / min(ratio))
+    elif width / height > max(ratio):
+        wide = round(height * max(ratio))
+    return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+
+def draw_sides(
+    area: int, scale: tuple[float, float], log_ratio: tuple[float, float], *, generator: torch.Generator
+) -> tuple[int, int]:
+    """(height, width) of a part of `area`: first its share of the area is drawn, then its width / height."""
+    target = area * draw_uniform(*scale, generator=generator)
+    # The exponential is float32's, whose last bit decides now and then on which side of a half a length falls.
+    shape = _drawn_uniform(*log_ratio, generator).exp_().item()
+    return round(math.sqrt(target / shape)), round(math.sqrt(target * shape))
+
+
+def _drawn_uniform(low: float, high: float, generator: torch.Generator) -> torch.Tensor:
+    return torch.empty(1, dtype=torch.float32, device="cpu").uniform_(low, high, generator=generator)
+
 
 Range = tuple[float, float]
 

@@ -125,8 +125,11 @@ START_OF_NPY = 4096  # bytes, in which the header of an array without fields end
 def _is_npy(value: Any, source: Any) -> bool:
     if not is_exact_array(value):
         return False
-    with open(source, "rb") as file:
-        return starts_as_npy(file.read(START_OF_NPY))
+    try:
+        with open(source, "rb") as file:
+            return starts_as_npy(file.read(START_OF_NPY))
+    except OSError:
+        return False
 
 
 def starts_as_npy(start: bytes) -> bool:

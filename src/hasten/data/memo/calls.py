@@ -240,17 +240,33 @@ def releases(*distributions: str) -> bytes:
     return " ".join(found).encode()
 
 
+_OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir)) + os.sep
+
+
+def unwrapped(function: Any) -> tuple[Any, bytes]:
+    """A function below what hasten put around it, and what identifies those wrappers that change its result."""
+    changes = b""
+    while _file_of(function).startswith(_OURS) and hasattr(function, "__wrapped__"):
+        changes += getattr(function, "changes_result", b"")
+        function = function.__wrapped__
+    return function, changes
+
+
 def belongs(function: Any, package: str) -> bool:
-    """Whether a function is of this package, and not somebody's replacement of it."""
+    """Whether a function is of this package, and not somebody's replacement of it; hasten may time it."""
+    function, _ = unwrapped(function)
     if isinstance(function, types.BuiltinFunctionType):
         return function.__module__ in (None, package) or function.__module__.startswith(package + ".")
     if not str(getattr(function, "__module__", None)).startswith(package):
         return False
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     if not isinstance(function, types.FunctionType) and not os.path.isabs(file):
-        return True  # compiled
-    folder = os.path.dirname(os.path.realpath(str(sys.modules[package].__file__)))
-    root = (
-        folder if hasattr(sys.modules[package], "__path__") else os.path.realpath(str(sys.modules[package].__file__))
-    )
+        return type(function).__module__ != "functools"  # compiled; or somebody's `lru_cache` of it
+    module = sys.modules[package]
+    place = os.path.realpath(str(module.__file__))
+    root = os.path.dirname(place) + os.sep if hasattr(module, "__path__") else place
     return os.path.realpath(file).startswith(root)
+
+
+def _file_of(function: Any) -> str:
+    return os.path.realpath(getattr(getattr(function, "__code__", None), "co_filename", ""))

@@ -8,6 +8,7 @@ Each buffer begins at a multiple of 64 bytes. The header describes the tree; a l
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import math
 import struct
@@ -24,6 +25,7 @@ _LENGTH = struct.Struct("<I")
 _TORCH = {
     str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
+SHARED_FROM = 1 << 20  # bytes from which a value views the memory that was read; smaller ones own theirs
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -53,8 +55,10 @@ def encode(value: Any) -> Encoded:
     buffers: list[memoryview] = []
     try:
         header = json.dumps(_describe(value, buffers), separators=(",", ":")).encode()
-    except (ValueError, TypeError, RecursionError) as error:  # an integer of many digits, a list that holds itself
+    except (ValueError, TypeError, RecursionError, RuntimeError) as error:  # many digits, a loop, an odd tensor
         raise NotStorableError(repr(error)) from error
+    if len(buffers) > 1 and _overlap(buffers):
+        raise NotStorableError("arrays that share memory")
     start = aligned(_LENGTH.size + len(header))
     pieces: list[bytes | memoryview] = [
         _LENGTH.pack(len(header)) + header + bytes(start - _LENGTH.size - len(header))
@@ -64,6 +68,11 @@ def encode(value: Any) -> Encoded:
         pieces += [buffer, bytes(aligned(buffer.nbytes) - buffer.nbytes)]
         size += aligned(buffer.nbytes)
     return Encoded(pieces, size)
+
+
+def _overlap(buffers: list[memoryview]) -> bool:
+    places = sorted((np.frombuffer(one, np.uint8).ctypes.data, one.nbytes) for one in buffers if one.nbytes)
+    return any(start + size > following for (start, size), (following, _) in zip(places, places[1:]))  # noqa: RUF007
 
 
 def decode(memory: np.ndarray[Any, Any]) -> Any:
@@ -120,8 +129,11 @@ def _describe_tensor(tensor: torch.Tensor, buffers: list[memoryview]) -> dict[st
     dense = torch.empty_like(tensor, memory_format=torch.preserve_format).stride() == tensor.stride()
     if not dense:
         raise NotStorableError("a tensor that is a view with gaps")
-    flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if tensor.numel() else None
-    buffers.append(memoryview(b"") if flat is None else flat.numpy().data)
+    if vars(tensor):
+        raise NotStorableError("a tensor with attributes")
+    num_bytes = tensor.numel() * tensor.element_size()
+    # Not by `numpy`, after which the tensor could not be resized.
+    buffers.append(memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr())).cast("B"))
     name = str(tensor.dtype).removeprefix("torch.")
     return {"tensor": buffers[-1].nbytes, "dtype": name, "shape": tuple(tensor.shape), "stride": tensor.stride()}
 
@@ -148,14 +160,20 @@ class _Reader:
         array = np.ndarray(
             shape, tree["dtype"], data.data if data.size else None, strides=strides if data.size else None
         )
+        if data.size < SHARED_FROM:
+            array = array.copy("K")
         array.flags.writeable = "readonly" not in tree
         return array
 
     def tensor(self, tree: dict[str, Any]) -> Any:
-        data, dtype, shape = self.take(tree["tensor"]), _TORCH[tree["dtype"]], tuple(tree["shape"])
-        if not data.size:
-            return torch.empty_strided(shape, tuple(tree["stride"]), dtype=dtype)
-        return torch.from_numpy(data).view(dtype).as_strided(shape, tuple(tree["stride"]))
+        data, dtype, shape, stride = self.take(tree["tensor"]), _TORCH[tree["dtype"]], tree["shape"], tree["stride"]
+        if data.size >= SHARED_FROM:
+            return torch.empty(0, dtype=dtype).set_(torch.from_numpy(data).untyped_storage(), 0, shape, stride)
+        tensor = torch.empty_strided(shape, stride, dtype=dtype)
+        if tensor.untyped_storage().nbytes() != data.size:
+            raise ValueError("a stored tensor is not as large as it says")
+        ctypes.memmove(tensor.data_ptr(), data.ctypes.data, data.size)
+        return tensor
 
 
 _READERS: dict[str, Callable[[_Reader, dict[str, Any]], Any]] = {

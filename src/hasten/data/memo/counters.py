@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hasten.data.layout.locks import lock
-from hasten.data.layout.sharing import SharedFile
+from hasten.data.layout.sharing import SharedFile, lock
 
 ROWS = 256  # processes at once; any more count nothing
 

@@ -62,6 +62,10 @@ class DiskTier:
         """Bytes that the values of all scripts take."""
         return self._ledger.num_bytes
 
+    def takes(self, size: int) -> bool:
+        """Whether a value of so many bytes may find room."""
+        return not self._ledger.is_full(size)
+
     def __contains__(self, key: bytes) -> bool:
         return os.path.lexists(self._folder / key.hex())
 

@@ -23,7 +23,7 @@ from hasten.data.images.pipeline import ImagePipeline, compile_transforms
 from hasten.data.images.pixels import PixelRule
 from hasten.data.images.recognize import Unknown, flatten, options_of
 from hasten.data.layout.tree import finished
-from hasten.data.memo.keys import identity_of_path, key_of
+from hasten.data.memo.keys import identity_of_path, key_of, size_of
 from hasten.data.memo.memo import current, remembered
 
 PILLOW_LOADERS = frozenset(("default_loader", "pil_loader"))
@@ -78,8 +78,9 @@ class FolderSamples:
         if identity is None:
             return prepare()
         key = key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
-        size = int.from_bytes(identity[16:24], "little")
-        return remembered(key, prepare, still=lambda: identity_of_path(path) == identity, source_bytes=size)
+        return remembered(
+            key, prepare, still=lambda: identity_of_path(path) == identity, source_bytes=size_of(identity)
+        )
 
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
         """What its transforms are; None where they are not known, or it is no image folder."""

@@ -44,6 +44,11 @@ def identity_of_path(path: Any) -> bytes | None:
         return None
 
 
+def size_of(identity: bytes) -> int:
+    """Bytes of the file of an identity."""
+    return int(_IDENTITY.unpack(identity)[2])
+
+
 def identity_of_bytes(data: Any) -> bytes:
     """What identifies bytes in memory: anything with the buffer interface."""
     return blake3(data).digest(KEY_BYTES)

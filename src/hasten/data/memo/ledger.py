@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hasten.data.layout.locks import close, locked
+from hasten.data.layout.sharing import close, locked
 
 BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take

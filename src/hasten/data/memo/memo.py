@@ -7,10 +7,10 @@ room. What lies in memory is written to the disk as well, for the next run, wher
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from hasten.data.memo.codec import Encoded, NotStorableError, decode, encode
 from hasten.data.memo.counters import Counters
 from hasten.data.memo.disk import DiskTier, memo_folder
 from hasten.data.memo.ram import Memory, RamTier
+
+log = logging.getLogger("hasten")
 
 DUPLICATES_FROM = 4.0  # ratio of the budgets of disk and memory from which the disk gets what memory has, too
 CHECK_SECONDS = 1.0  # between looks whether the machine is short of memory
@@ -106,6 +108,10 @@ class Memo:
         self.hit(found[0])
         return value
 
+    def takes(self, size: int) -> bool:
+        """Whether a tier may have room for so many bytes; else a value need not be packed."""
+        return any(tier.name not in self._failed and tier.takes(size) for tier in self._tiers)
+
     def __contains__(self, key: bytes) -> bool:
         return any(key in tier for tier in self._tiers)
 
@@ -167,7 +173,7 @@ class Memo:
             is_kept = tier.write(key, Encoded(pieces, size))
         except OSError as error:
             self._failed.add(tier.name)
-            warnings.warn(f"hasten: the {tier.name} cache takes no more values: {error}", stacklevel=2)
+            log.warning("the %s cache takes no more values: %s", tier.name, error)
             return False
         if is_kept and counted:
             self._counters.add(**{f"fills{at}": 1})
@@ -189,7 +195,7 @@ def open_memo(*, ram: Budget, disk: Budget, host_key: bytes | None = None) -> Me
             found[name] = make()
         except (OSError, RuntimeError) as error:  # it cannot be had; there is no home folder
             where = "; HASTEN_CACHE names another folder" if name == "disk" else ""
-            warnings.warn(f"hasten: nothing is cached on {name}: {error}{where}", stacklevel=2)
+            log.warning("nothing is cached on %s: %s%s", name, error, where)
     return Memo(**found)
 
 

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ import torch
 
 from hasten.data.memo.calls import describe, plain_bytes
 from hasten.data.memo.codec import NotStorableError, encode
-from hasten.data.memo.keys import identity_of_bytes, identity_of_path, key_of
+from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of, size_of
 from hasten.data.memo.memo import current, remembered, using
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +37,7 @@ def pure(function: F) -> F:
     """Mark a function as pure: called again with equal arguments, it may be given the result of the first call.
 
     You vouch that the result depends only on the arguments, on the content of the files whose paths are arguments, and on
-    the function's own code. Where a cache is on, the result is kept under a key made of all three; without one, the
+    the function's own code; folders that are arguments are not cached. Where a cache is on, the result is kept under a key made of all three; without one, the
     function runs as it is. Every caller gets a copy of its own. In each process the first results that come from the
     cache are computed once more and compared; a function that gives another result is cached no longer, with a warning.
 
@@ -54,7 +53,7 @@ def pure(function: F) -> F:
 
     @functools.wraps(function)
     def cached(*arguments: Any, **named: Any) -> Any:
-        if current() is None or check.has_failed:
+        if current() is None or check.has_failed or code is None:
             return function(*arguments, **named)
         files: list[tuple[Any, bytes]] = []
         try:
@@ -72,7 +71,7 @@ def pure(function: F) -> F:
             key_of(code, described),
             compute,
             still=lambda: all(identity_of_path(path) == identity for path, identity in files),
-            source_bytes=sum(os.stat(path).st_size for path, _ in files),
+            source_bytes=sum(size_of(identity) for _, identity in files),
         )
         return value if is_computed or not check.num_left else check.compared(value, compute)
 
@@ -96,10 +95,7 @@ class _Check:
             value = compute()
         if _bytes_of(value) != stored:
             self.has_failed = True
-            warnings.warn(
-                f"hasten: {self.name} is not cached: called again with equal arguments, it gave another result",
-                stacklevel=3,
-            )
+            log.warning("%s is not cached: called again with equal arguments, it gave another result", self.name)
         return value
 
 
@@ -130,46 +126,74 @@ def _mark(patches: Any, path: str, module: types.ModuleType) -> None:
 
 
 def _describe(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
-    """A digest of an argument; `files` gets what it names."""
-    if isinstance(value, (str, os.PathLike)) and os.path.isfile(value):
-        identity = identity_of_path(value)
-        if identity is None:
-            raise _ChangingError
-        files.append((value, identity))
-        return key_of(b"file", identity)
-    if isinstance(value, os.PathLike):
-        return key_of(b"path", os.fspath(value).encode(errors="surrogatepass"))
+    """A digest of an argument; `files` gets what it names. Raises _NotConstantError and _ChangingError."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return _describe_path(value, files)
     if type(value) in (tuple, list):
         return key_of(type(value).__name__.encode(), *(_describe(one, files) for one in value))
     if type(value) is dict:
         return key_of(b"dict", *(_describe(pair, files) for pair in value.items()))
     plain = describe(value)
-    return _describe_data(value) if plain is None else key_of(b"plain", plain.encode(errors="surrogatepass"))
+    if plain is not None:
+        return key_of(b"plain", plain.encode(errors="surrogatepass"))
+    try:
+        return _describe_data(value)
+    except (TypeError, RuntimeError) as error:  # a tensor that NumPy cannot view
+        raise _NotConstantError from error
+
+
+def _describe_path(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
+    """Text or bytes, which may name a file: its content counts then, beside its name."""
+    name = f"{type(value).__module__}.{type(value).__qualname__} ".encode()
+    name += os.fsencode(value) if isinstance(value, os.PathLike) else repr(value).encode(errors="surrogatepass")
+    try:
+        status = os.stat(value)
+    except (OSError, ValueError):
+        return key_of(b"text", name)
+    identity = identity_of_status(status)
+    if identity is None:  # a folder, whose files may change, or a file that was changed a moment ago
+        raise _ChangingError
+    files.append((value, identity))
+    return key_of(b"file", name, identity)
 
 
 def _describe_data(value: Any) -> bytes:
-    if isinstance(value, (bytes, bytearray)):
-        return key_of(type(value).__name__.encode(), identity_of_bytes(plain_bytes(value)))
+    if type(value) is bytearray:
+        return key_of(b"bytearray", identity_of_bytes(plain_bytes(value)))
     if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
-        if value.dtype == torch.bfloat16 or value.requires_grad:
+        if value.dtype == torch.bfloat16 or value.requires_grad or vars(value):
             raise _NotConstantError
         return key_of(b"tensor", _describe_data(value.numpy()))
-    if type(value) is np.ndarray and not value.dtype.hasobject:
+    if type(value) is np.ndarray and value.dtype.kind in "biufc":
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        return key_of(b"array", repr((value.dtype.str, value.shape)).encode(), identity_of_bytes(data.data))
+        layout = repr((value.dtype.str, value.shape, value.strides)).encode()
+        return key_of(b"array", layout, identity_of_bytes(data.data))
     raise _NotConstantError
 
 
-def _digest_of(function: Callable[..., Any]) -> bytes:
-    """Of a function's name, code, defaults and constants; another value where its code was edited."""
+def _digest_of(function: Callable[..., Any]) -> bytes | None:
+    """Of a function's name, code, defaults and constants: another value where its code was edited.
+
+    None where it depends on variables around it that are no plain values.
+    """
     digest = hashlib.blake2b(digest_size=16)
     code = getattr(function, "__code__", None)
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
     digest.update(name.encode())
     if code is not None:
         _add_code(digest, code)
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    digest.update(repr(defaults).encode(errors="surrogatepass"))
+    cells = getattr(function, "__closure__", None) or ()
+    around = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
+    try:
+        digest.update(_describe(around, []))
+        for cell in cells:
+            value = cell.cell_contents
+            part = _digest_of(value) if isinstance(value, types.FunctionType) else _describe(value, [])
+            if part is None:
+                return None
+            digest.update(part)
+    except (_NotConstantError, _ChangingError, ValueError):  # ValueError: a cell is empty yet
+        return None
     return digest.digest()
 
 

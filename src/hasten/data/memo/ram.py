@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.data.layout.locks import locked
-from hasten.data.layout.sharing import PAGE, SharedFile, round_up, write_at
+from hasten.data.layout.sharing import PAGE, SharedFile, locked, round_up, write_at
 from hasten.data.memo.budget import available_memory, spare_memory
 from hasten.data.memo.codec import Encoded
 from hasten.data.memo.keys import KEY_BYTES
@@ -83,10 +82,9 @@ class RamTier:
         """Bytes of memory in use, by the kernel's count."""
         return self._file.num_bytes
 
-    @property
-    def is_full(self) -> bool:
-        """Whether even a small value finds no room."""
-        return self._words[USED] + PAGE > self._words[CEILING]
+    def takes(self, size: int) -> bool:
+        """Whether a value of so many bytes may find room."""
+        return self._words[USED] + size <= self._words[CEILING]
 
     def __contains__(self, key: bytes) -> bool:
         found = self._find(key)

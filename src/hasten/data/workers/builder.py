@@ -13,17 +13,15 @@ from typing import Any
 
 import torch
 
-from hasten.data.generators import ALL, has_cached_normal, kept, restore, seed_generators, snapshot
+from hasten.data.generators import ALL, has_cached_normal, kept, restore, sample_seed, seed_generators, snapshot
 from hasten.data.layout.arena import Arena, Place
 from hasten.data.layout.packing import pack, write_buffers
 from hasten.data.layout.rows import MismatchError, Target
 from hasten.data.layout.tree import Layout, finished
 from hasten.data.memo.folders import NotKnownError
 from hasten.data.memo.memo import using
-from hasten.data.workers.config import WorkerConfig
 from hasten.data.workers.failures import name_in, substitute
-from hasten.data.workers.seeds import sample_seed
-from hasten.data.workers.tasks import Replaced, Result, Task
+from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
 
 LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
 

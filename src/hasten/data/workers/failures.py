@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
-from hasten.data.workers.seeds import mix
+from hasten.data.generators import mix
 
 PATHS = ("samples", "imgs", "image_paths", "img_paths", "paths", "files", "filenames", "images")
 MOST_SUBSTITUTES = 10  # a batch of which so many fail has another fault than a torn file

@@ -13,8 +13,7 @@ from typing import Protocol
 from hasten.data.layout.arena import Arena
 from hasten.data.memo.table import hold_installed
 from hasten.data.workers.builder import SampleBuilder
-from hasten.data.workers.config import WorkerConfig
-from hasten.data.workers.tasks import Result, Task
+from hasten.data.workers.tasks import Result, Task, WorkerConfig
 
 
 class WorkerPool(Protocol):

@@ -26,9 +26,8 @@ from torch import multiprocessing
 
 from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot, Slots
-from hasten.data.workers.config import WorkerConfig, note_of
 from hasten.data.workers.failures import describe_exit
-from hasten.data.workers.tasks import Result, Task, from_message
+from hasten.data.workers.tasks import Result, Task, WorkerConfig, from_message, note_of
 from hasten.data.workers.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, work
 
 PATIENCE = 2.0  # seconds that a worker may take to end when it is told to

@@ -1,18 +1,21 @@
-"""What a worker is asked to do, and what it results.
+"""What a worker is started with, what it is asked to do, and what it answers.
 
-Plain data: both cross a pipe.
+Plain data: it crosses to other processes.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hasten.data.layout.arena import Place
 from hasten.data.layout.packing import pack, unpack, write_buffers
 from hasten.data.layout.tree import Layout
+from hasten.data.memo.folders import FolderSamples
+from hasten.data.memo.memo import Memo
 
 
 @dataclass
@@ -97,3 +100,30 @@ def from_message(message: bytes) -> Result:
     start = _PACKED.size
     end = start + _PACKED.unpack_from(message)[1]
     return unpack(message[start:end], memoryview(bytearray(message[end:])))
+
+
+@dataclass
+class WorkerConfig:
+    """What every worker of a loader is started with."""
+
+    dataset: Any
+    folders: FolderSamples | None
+    """Makes the samples of image folders."""
+    collate: Callable[[Any], Any]
+    fetches_batches: bool
+    """The dataset makes all samples of a batch at once (`__getitems__`)."""
+    batched: bool
+    """False: the sampler's keys go to the dataset one at a time (batch_size=None)."""
+    late_floats: bool
+    on_error: Literal["raise", "replace"]
+    base_seed: int
+    num_workers: int
+    most_workers: int
+    """As many may be working at some time."""
+    init: Callable[[int], None] | None
+    memo: Memo | None
+
+
+def note_of(notes: memoryview, number: int) -> memoryview:
+    """Where a worker notes which sample it is at: (batch, row), the batch -1 when it has none."""
+    return notes.cast("q")[2 * number : 2 * number + 2]

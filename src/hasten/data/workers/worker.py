@@ -25,9 +25,8 @@ from hasten.data.layout.arena import Arena, Place
 from hasten.data.memo.memo import use_in_process
 from hasten.data.memo.table import hold_installed
 from hasten.data.workers.builder import SampleBuilder
-from hasten.data.workers.config import WorkerConfig, note_of
 from hasten.data.workers.failures import name_sample
-from hasten.data.workers.tasks import Result, Task, to_message
+from hasten.data.workers.tasks import Result, Task, WorkerConfig, note_of, to_message
 
 PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there
 LARGEST_MESSAGE = 32 << 10  # bytes; a larger task lies in a slot, and the message says where

@@ -7,7 +7,9 @@ most 1/255 off. Box is up to 34/255 off where an edge falls on half a pixel; bic
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
@@ -44,7 +46,7 @@ def _resizing(
         if not is_plain or (box is not None and tuple(box) != (0, 0, *self.size)):
             return original(self, size, resample, box, reducing_gap)
         try:
-            width, height = map(int, size)
+            width, height = map(operator.index, size)
         except (TypeError, ValueError):
             return original(self, size, resample, box, reducing_gap)
         if (width, height) == self.size or min(width, height) < 1 or min(self.size) < 1:
@@ -54,5 +56,5 @@ def _resizing(
         resized.info = self._copy_info() if hasattr(self, "_copy_info") else self.info.copy()
         return resized
 
-    resize.precision = "within 1/255"  # type: ignore[attr-defined]
+    resize.changes_result = f"cykooz-resizer {version('cykooz-resizer')}".encode()  # type: ignore[attr-defined]
     return resize

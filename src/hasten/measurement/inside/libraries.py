@@ -21,29 +21,44 @@ _files: dict[str, None] = {}  # in the order in which they were read
 _taken = 0
 
 # module -> functions, by stage. A function within another of the same stage counts for the outer one.
-READ = {
-    "numpy": ("load", "fromfile", "loadtxt", "genfromtxt"),
+# First the functions whose results a cache of library calls keeps, as hasten.data.memo has them in its table.
+KEPT_READ = {
+    "numpy": ("load",),
     "numpy.lib._npyio_impl:NpzFile": ("__getitem__",),
     "h5py:Dataset": ("__getitem__",),
-    "h5py:File": ("__init__",),
     "torch": ("load",),
+}
+KEPT_DECODE = {
+    "cv2": ("imread", "imreadmulti", "imdecode"),
+    "torchvision.io": ("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_webp", "decode_gif"),
+    "torchvision.io.image": ("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_webp", "decode_gif"),
+    "simplejpeg": ("decode_jpeg",),
+    "imageio.v3": ("imread",),
+    "tifffile": ("imread",),
+    "pydicom.dataset": ("pixel_array",),
+    "nibabel.arrayproxy:ArrayProxy": ("_get_scaled",),
+    "soundfile": ("read",),
+    "torchaudio": ("load",),
+}
+KEPT_FORMATS = ("JPEG", "MPO", "PNG", "BMP", "PPM", "JPEG2000")  # of Pillow
+KEPT_TRANSFORM = (
+    "Image.convert",
+    "Image.resize",
+    "Resize",
+)  # of images that Pillow decoded; the last is torchvision's
+READ = {
+    "numpy": ("fromfile", "loadtxt", "genfromtxt"),
+    "h5py:File": ("__init__",),
     "os": ("read", "pread"),
     "pandas": ("read_csv", "read_parquet", "read_pickle"),
     "torchvision.io": ("read_file",),
+    "pydicom": ("dcmread",),
 }
 DECODE = {
-    "cv2": ("imread", "imdecode"),
-    "torchvision.io": ("read_image", "decode_image", "decode_jpeg", "decode_png", "read_video"),
-    "torchvision.io.image": ("read_image", "decode_image", "decode_jpeg", "decode_png"),
-    "simplejpeg": ("decode_jpeg",),
+    "torchvision.io": ("read_video",),
     "turbojpeg:TurboJPEG": ("decode",),
     "imageio.v2": ("imread",),
-    "imageio.v3": ("imread",),
-    "tifffile": ("imread",),
-    "pydicom": ("dcmread",),
-    "soundfile": ("read",),
     "librosa": ("load",),
-    "torchaudio": ("load",),
     "pickle": ("load", "loads"),
     "json": ("load", "loads"),
     "zlib": ("decompress",),
@@ -73,16 +88,37 @@ TRANSFORM = {
     "skimage.transform": ("resize", "rescale", "rotate", "warp"),
 }
 NAMES = {"PIL.Image:Image": "Image", "cv2": "cv2", "scipy.ndimage": "ndimage", "skimage.transform": "skimage"}
-LIBRARIES = {"cv2": "OpenCV", "torchvision.io": "torchvision", "torchvision.io.image": "torchvision"}
+LIBRARIES = {
+    "cv2": "OpenCV",
+    "torchvision.io": "torchvision",
+    "torchvision.io.image": "torchvision",
+    "h5py:File": "HDF5 file",
+}
+
+
+def _library(place: str) -> str:
+    return LIBRARIES.get(place, place.partition(":")[0].partition(".")[0])
+
+
+# Stages, with what they say in detail, whose results can be kept.
+KEPT = frozenset(
+    (stage, _library(place)) for stage, table in (("read", KEPT_READ), ("decode", KEPT_DECODE)) for place in table
+) | {("decode", f"Pillow {name}") for name in KEPT_FORMATS}
 
 
 def install(patches: Patches) -> None:
     """Have the libraries' functions timed, those loaded now and those loaded later."""
-    for stage, table in (("read", READ), ("decode", DECODE), ("transform", TRANSFORM)):
+    for stage, table, is_kept in (
+        ("read", KEPT_READ, True),
+        ("decode", KEPT_DECODE, True),
+        ("read", READ, False),
+        ("decode", DECODE, False),
+        ("transform", TRANSFORM, False),
+    ):
         for place, names in table.items():
-            module, _, owner = place.partition(":")
-            action = functools.partial(_wrap_all, patches, stage, place, owner, names)
-            patches.after_import(module, action)
+            details = {name: _detail(stage, place, name, is_kept=is_kept) for name in names}
+            action = functools.partial(_wrap_all, patches, stage, place.partition(":")[2], details)
+            patches.after_import(place.partition(":")[0], action)
     patches.after_import("PIL.ImageFile", functools.partial(_wrap_pillow, patches))
     for module in ("torchvision.transforms.transforms", "albumentations.core.composition"):
         patches.after_import(module, functools.partial(_wrap_compose, patches, "__call__"))
@@ -91,13 +127,17 @@ def install(patches: Patches) -> None:
         patches.wrap(module, "open", _timed_open)
 
 
-def _wrap_all(
-    patches: Patches, stage: str, place: str, owner: str, names: tuple[str, ...], module: ModuleType
-) -> None:
+def _detail(stage: str, place: str, name: str, *, is_kept: bool) -> str:
+    """What a function is called: by its library, where that does not take it for one whose results can be kept."""
+    if stage == "transform":
+        return f"{NAMES[place]}.{name}"
+    library = _library(place)
+    return library if is_kept or (stage, library) not in KEPT else f"{library}.{name}"
+
+
+def _wrap_all(patches: Patches, stage: str, owner: str, details: dict[str, str], module: ModuleType) -> None:
     target = getattr(module, owner) if owner else module
-    library = LIBRARIES.get(place, place.partition(":")[0].partition(".")[0])
-    for name in names:
-        detail = f"{NAMES[place]}.{name}" if stage == "transform" else library
+    for name, detail in details.items():
         size = _size_of if stage in ("decode", "read") else None
         patches.wrap(target, name, functools.partial(_make, stage, detail, size))
 

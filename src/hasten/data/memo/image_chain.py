@@ -1,0 +1,398 @@
+"""Chains of operations on images of Pillow's, each link of which may be a promise.
+
+`Image.open` opens the file and reads its header as ever, and the image remembers where it came from. `load`, `convert` and
+`resize` then look for their result under a key: the source's identity, all that decoding depends on, and the operations so
+far. On a hit the result is an `Image` without pixels, which get there when somebody asks for them; a crop is cut out of the
+stored bytes before anything is unpacked. Where an operation has arguments that vary (a random crop), the chain ends, and
+what lies before is what is stored.
+
+Only the last value of a chain is worth its bytes. Where the result of an operation is usually operated on again, a
+note takes its place that says so; an image that was promised on the strength of such a note, and is asked for pixels after
+all, is computed from its source, which is held open until then. A thread has a few such promises at most, and they are kept
+before anything is opened for writing.
+
+An image is a link of a chain as long as it lacks Pillow's own image object: whoever asks for that object gets it, may write
+to it, and ends the chain. An opened file is left as loading leaves it, and what loading changes beyond the usual is found by
+comparing; such images are not memoized. What decoding raises is raised where it is without a memo, for only what was decoded
+before is promised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hasten.data.memo.calls import belongs
+from hasten.data.memo.codec import Raw, decode
+from hasten.data.memo.image_source import Source, source_of
+from hasten.data.memo.image_state import (
+    TAG,
+    file_module,
+    info_of,
+    let_go,
+    load_and_compare,
+    transparency_of,
+    truncated_images,
+    without_transparency,
+)
+from hasten.data.memo.keys import key_of
+from hasten.data.memo.memo import Memo, current, using
+
+PACKED_MODES = frozenset(("L", "RGB", "RGBA", "LA", "P", "I;16", "I", "F", "1", "CMYK"))
+
+Function = Callable[..., Any]
+
+# Which of an image's states is in force, the tag or Pillow's object, changes under this lock. It is never held for long.
+_states = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_states.acquire, after_in_parent=_states.release, after_in_child=_states.release)
+
+
+@dataclass(frozen=True)
+class Link:
+    """An image as a link of a chain; key None: the chain ends with it."""
+
+    key: bytes | None
+    names: tuple[str, ...]
+    """Of the operations so far."""
+    source: Source
+    mode: str
+    size: tuple[int, int]
+    opened: dict[str, Any]
+    """What an opened image was like before it was loaded, which `draft` may have changed."""
+    operations: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    seconds: float = 0.0
+    """What they took."""
+    position: int | None = None
+    """Where loading leaves a file that is not Pillow's own."""
+    pixels: np.ndarray[Any, Any] | None = None
+    """The stored bytes, or"""
+    core: Any = None
+    """Pillow's own object, where they are at hand."""
+
+
+class Chains:
+    """What Pillow's functions become, and what has been learned about the chains of this process."""
+
+    def __init__(self, module: ModuleType, version: bytes) -> None:
+        self.module: Any = module
+        self.version = version
+        self.originals: dict[str, Function] = {}
+        self.attribute = "_im" if isinstance(vars(module.Image).get("im"), property) else "im"
+        self.continued: dict[tuple[str, ...], int] = {}
+        """How often the result of these operations was operated on again, less how often it was not."""
+        self.promises = threading.local()
+        self._seen: tuple[Function, ...] = ()
+        self._are_pillows = False
+        self.alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    # Where an image comes from
+
+    def opened(self, image: Any, fp: Any) -> None:
+        """Remember where an image that was just opened comes from."""
+        source = source_of(image, fp)
+        if source is not None and self.are_pillows():
+            image.__dict__[TAG] = source
+
+    def are_pillows(self) -> bool:
+        """Whether Pillow's functions are its own, with nothing of anybody else's around them."""
+        kind = self.module.Image
+        now = kind.convert, kind.resize, kind.crop, kind.load, kind.tobytes, file_module().ImageFile.load
+        if now != self._seen:
+            self._seen, self._are_pillows = now, all(belongs(function, "PIL") for function in now)
+        return self._are_pillows
+
+    def link_of(self, image: Any) -> Link | None:
+        """The image as a link of a chain; None where it is none."""
+        tag = image.__dict__.get(TAG)
+        if isinstance(tag, Source):
+            return self._first_link(image, tag)
+        if tag is None or tag.key is None or self.attribute in image.__dict__:
+            return None
+        return tag
+
+    def _first_link(self, image: Any, source: Source) -> Link | None:
+        space = image.__dict__
+        if space.get(self.attribute) is not None or not image.tile or image.tell() or not source.is_read_by(image.fp):
+            return None
+        tiles = [tuple(tile) for tile in image.tile]
+        if image.format == "JPEG2000":
+            _, _, _, arguments = tiles[0]
+            if image._reduce or image.layers or len(tiles) > 1 or any(arguments[1:3]):
+                return None
+            tiles = []  # they name the descriptor
+        palette = image.palette
+        state = (
+            type(image).__name__,
+            image.mode,
+            image.size,
+            tiles,
+            image.decoderconfig,
+            None if palette is None else (palette.mode, palette.rawmode, bytes(palette.palette or b"")),
+            image.info.get("transparency", Ellipsis),
+            file_module().LOAD_TRUNCATED_IMAGES,
+            image._exclusive_fp,
+        )
+        opened = {"kind": type(image), "_mode": image.mode, "_size": image.size, "decoderconfig": image.decoderconfig}
+        if tiles:
+            opened["tile"] = list(image.tile)
+        opened["truncated"] = file_module().LOAD_TRUNCATED_IMAGES
+        key = key_of(source.identity, self.version, repr(state).encode())
+        return Link(key, (), source, image.mode, image.size, opened)
+
+    # Operations
+
+    def operate(self, image: Any, name: str, arguments: tuple[Any, ...]) -> Any:
+        """The result of an operation on an image."""
+        original = self.originals[name]
+        memo = current()
+        link = None if memo is None else self.link_of(image)
+        if memo is None or link is None or image.mode == "P":  # to load a palette changes it
+            return original(image, *arguments)
+        described = repr((name, arguments, image.info.get("transparency", Ellipsis)))
+        following = replace(
+            link,
+            key=key_of(link.key or b"", described.encode()),
+            names=(*link.names, name),
+            operations=(*link.operations, (name, arguments)),
+            pixels=None,
+            core=None,
+        )
+        found = self._promised(memo, image, link, following)
+        if found is not None:
+            return found
+        if link.operations:
+            self._note_continued(memo, link, image)
+        return self._computed(memo, image, link, following, original, arguments)
+
+    def _promised(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
+        """The result as a promise, if the store has it; an image that was opened is then left as loading leaves it."""
+        place = memo.find(following.key or b"")
+        if place is None:
+            return None
+        try:
+            raw = decode(place[1])
+            mode, size, position = raw.meta["mode"], tuple(raw.meta["size"]), raw.meta["position"]
+            pixels = None if raw.meta.get("continued") else raw.data
+            transparency = raw.meta["transparency"]
+        except (ValueError, KeyError, AttributeError, TypeError):
+            return None
+        is_at_hand = link.pixels is not None or link.core is not None
+        if pixels is None and is_at_hand:
+            return None  # sooner computed from those than from the source
+        if pixels is not None:
+            memo.hit(place[0])
+        if isinstance(image.__dict__.get(TAG), Source):
+            link = self._defer(image, replace(link, position=position))
+        source = link.source if pixels is None else replace(link.source, file=None)
+        info = info_of(image)
+        if transparency is None:
+            info.pop("transparency", None)
+        else:
+            info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
+        following = replace(following, source=source, mode=mode, size=size, position=position, pixels=pixels)
+        return self._without_pixels(info, following)
+
+    def _defer(self, image: Any, link: Link) -> Link:
+        """Leave an image that was opened as loading would leave it, and promise its pixels."""
+        link = replace(link, source=link.source.held(image.fp))
+        let_go(image, link.position)
+        with _states:
+            image.__dict__.pop(self.attribute, None)
+            image.__dict__[TAG] = link
+        self._keep_account(image, link)
+        return link
+
+    def _without_pixels(self, info: dict[Any, Any], link: Link) -> Any:
+        image = self.module.Image()
+        image._mode, image._size, image.info = link.mode, link.size, info
+        del image.__dict__[self.attribute]
+        image.__dict__[TAG] = link
+        self._keep_account(image, link)
+        return image
+
+    def _note_continued(self, memo: Memo, link: Link, image: Any) -> None:
+        self.continued[link.names] = min(8, self.continued.get(link.names, 0) + 2)
+        if link.key is not None and link.key not in memo and (transparency := transparency_of(image)) is not Ellipsis:
+            memo.note(link.key, Raw({**_meta(link, transparency), "continued": True}, b""))
+
+    def _computed(
+        self, memo: Memo, image: Any, link: Link, following: Link, original: Function, arguments: tuple[Any, ...]
+    ) -> Any:
+        info = dict(image.info)
+        is_first = isinstance(image.__dict__.get(TAG), Source)
+        began = time.perf_counter()
+        with using(None):
+            if is_first:
+                changes, position = load_and_compare(image)
+                following = replace(following, position=position)
+                if changes:
+                    return original(image, *arguments)
+            result = original(image, *arguments)
+        if not is_first:  # nobody but Pillow's own operation has seen its pixels
+            with _states:
+                if self.attribute in image.__dict__ and TAG not in image.__dict__:
+                    core = image.__dict__.pop(self.attribute)
+                    image.__dict__[TAG] = replace(
+                        link, source=replace(link.source, file=None), pixels=None, core=core
+                    )
+        transparency = transparency_of(result)
+        is_as_expected = without_transparency(info) == without_transparency(result.info) and info == image.info
+        if not is_as_expected or transparency is Ellipsis or type(result) is not self.module.Image:
+            return result
+        if not link.source.is_unchanged():
+            return result
+        seconds = link.seconds + time.perf_counter() - began
+        following = replace(following, mode=result.mode, size=result.size, seconds=seconds)
+        self.continued[following.names] = max(-8, self.continued.get(following.names, 0) - 1)
+        if result.mode not in ("RGB", "L") or following.key is None:
+            return result
+        if self.continued[following.names] < 0 and memo.takes(_num_bytes(result)):
+            raw = Raw(_meta(following, transparency), self.originals["tobytes"](result))
+            memo.put(following.key, raw, seconds=seconds, source_bytes=link.source.num_bytes)
+        source = replace(following.source, file=None)
+        following = replace(following, source=source, core=result.__dict__.pop(self.attribute))
+        result.__dict__[TAG] = following
+        self._keep_account(result, following)
+        return result
+
+    # Pixels
+
+    def materialize(self, image: Any) -> Any:
+        """Pillow's own image object, for an image that was promised."""
+        with _states:
+            link = image.__dict__.get(TAG)
+            if self.attribute in image.__dict__ or not isinstance(link, Link):
+                image.__dict__.pop(TAG, None)
+                return image.__dict__[self.attribute]
+        core = self._core_of(link)
+        with _states:
+            core = image.__dict__.setdefault(self.attribute, core)
+            image.__dict__.pop(TAG, None)
+        return core
+
+    def _core_of(self, link: Link) -> Any:
+        if link.core is not None:
+            return link.core
+        with using(None):
+            if link.pixels is not None:
+                return self._unpacked(link.mode, link.size, link.pixels)
+            with truncated_images(link.opened["truncated"]):
+                image = self._opened_again(link)
+                for name, arguments in link.operations:
+                    image = self.originals[name](image, *arguments)
+                image.load()
+            if (image.mode, image.size) != (link.mode, link.size):
+                raise OSError("an image file is not what it was when it was opened")
+            return getattr(image, self.attribute)
+
+    def _opened_again(self, link: Link) -> Any:
+        """The file's image once more, as it was when it was loaded. Its size was judged when it was opened first."""
+        image = link.opened["kind"](link.source.open(), "")
+        for name, value in link.opened.items():
+            if name not in ("kind", "truncated"):
+                setattr(image, name, list(value) if name == "tile" else value)
+        return image
+
+    def _unpacked(self, mode: str, size: tuple[int, int], pixels: Any) -> Any:
+        """A core image of stored bytes."""
+        return getattr(self.module.frombytes(mode, size, pixels), self.attribute)
+
+    def load(self, image: Any, original: Function) -> Any:
+        """`ImageFile.load`."""
+        tag = image.__dict__.get(TAG)
+        memo = current() if isinstance(tag, Source) else None
+        link = None if memo is None else self._first_link(image, tag)
+        if memo is None or link is None or link.key is None or image.mode not in PACKED_MODES:
+            return original(image)
+        key = key_of(link.key, b"load")
+        try:
+            raw = memo.get(key)
+            position, pixels = raw.meta["position"], raw.data
+        except (KeyError, ValueError, AttributeError, TypeError):  # not there, or not ours
+            pass
+        else:
+            return self._loaded(image, position, pixels)
+        began = time.perf_counter()
+        with using(None):
+            changes, position = load_and_compare(image, original)
+        seconds = time.perf_counter() - began
+        if not changes and memo.takes(_num_bytes(image)) and link.source.is_unchanged():
+            raw = Raw({"position": position}, self.originals["tobytes"](image))
+            memo.put(key, raw, seconds=seconds, source_bytes=link.source.num_bytes)
+        return self.originals["load"](image)
+
+    def _loaded(self, image: Any, position: int | None, pixels: Any) -> Any:
+        core = None if image.mode == "P" else self._unpacked(image.mode, image.size, pixels)
+        image.__dict__.pop(TAG, None)
+        if core is None:
+            image.load_prepare()
+            self.module.Image.frombytes(image, pixels)
+        else:
+            image.__dict__[self.attribute] = core
+        let_go(image, position)
+        return self.originals["load"](image)
+
+    def crop(self, image: Any, box: Any) -> Any | None:
+        """The part of an image whose pixels are still packed, packed as well; None where Pillow is to cut."""
+        link = image.__dict__.get(TAG)
+        if not isinstance(link, Link) or link.pixels is None or self.attribute in image.__dict__:
+            return None
+        if current() is None or not isinstance(box, (tuple, list)):
+            return None
+        try:
+            left, upper, right, lower = map(int, map(round, box))
+        except (TypeError, ValueError, OverflowError):
+            return None
+        width, height = image.size
+        if (width, height) != link.size or not (0 <= left < right <= width and 0 <= upper < lower <= height):
+            return None
+        if tuple(box) != (0, 0, width, height):
+            self.module._decompression_bomb_check((right - left, lower - upper))
+        rows = link.pixels.reshape(height, width, -1)[upper:lower, left:right]
+        pixels = np.ascontiguousarray(rows).reshape(-1)
+        part = replace(link, key=None, size=(right - left, lower - upper), pixels=pixels)
+        return self._without_pixels(info_of(image), part)
+
+    # Promises
+
+    def _keep_account(self, image: Any, link: Link) -> None:
+        self.alive[id(image)] = image
+        if link.pixels is None and link.core is None and link.source.data is None:
+            self.promises.__dict__.setdefault("made", deque()).append(weakref.ref(image))
+
+    def settle(self, *, most: int = 0) -> None:
+        """Keep the promises of this thread that somebody still holds, all but the last `most`."""
+        made = self.promises.__dict__.get("made", ())
+        while len(made) > most:
+            self._settle(made.popleft()())
+
+    def settle_all(self) -> None:
+        """Keep the promises of all threads."""
+        for image in list(self.alive.values()):
+            self._settle(image)
+
+    def _settle(self, image: Any) -> None:
+        if image is not None and isinstance(image.__dict__.get(TAG), Link):
+            with contextlib.suppress(Exception):  # it is raised where the pixels are asked for
+                self.materialize(image)
+
+
+def _meta(link: Link, transparency: Any) -> dict[str, Any]:
+    return {"mode": link.mode, "size": list(link.size), "transparency": transparency, "position": link.position}
+
+
+def _num_bytes(image: Any) -> int:
+    """Bytes of an image's pixels at least."""
+    width, height = image.size
+    return width * height * len(image.getbands())
