@@ -46,10 +46,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from loader_sides.process_tree import cpu_seconds
 from regress import printed
 from story_common import hasten, scratch, shown
 
+from hasten.diagnosis.diagnose import diagnose
+from hasten.records import Run, Tuning
 from hasten.stats import Estimate, mean_interval, ratio_interval
 
 SCRIPTS = Path(__file__).resolve().parent / "cached_reads"
@@ -197,25 +200,25 @@ def tuned(script: Script, *, budget: str) -> dict[str, Any]:
     command = hasten("tune", "--json", "--budget", budget, "--", *script.words("--epochs", ENDLESS))
     with scratch() as folder:
         record = printed(subprocess.run(command, cwd=folder, capture_output=True, text=True))
-    tuning = record["tuning"]
-    proof = tuning["proof"] or {}
-    return {
+    tuning = msgspec.convert(record["tuning"], Tuning)
+    run, proof = msgspec.convert(record["run"], Run), tuning.proof
+    told = {
         "load_before": load,
         "seconds": time.perf_counter() - start,
-        "is_in_plan": "cache" in tuning["settings"],
-        "settings": tuning["settings"],
-        "speedup": proof.get("speedup"),
-        "verdict": proof.get("verdict", "no plan"),
-        "guarantee": proof.get("guarantee"),
-        "checks": proof.get("checks"),
-        "trials_of_cache": [t for t in tuning["trials"] if "cache" in (t["fix"], *t["together"])],
-        "skipped": {one["fix"]: one["reason"] for one in tuning["skipped"] if "cache" in one["fix"]},
-        "findings": [
-            {name: finding[name] for name in ("kind", "title", "recoverable", "because")}
-            for finding in record["diagnosis"]["findings"]
-        ],
-        "loaders": record["run"]["facts"].get("loaders", []),
+        "is_in_plan": "cache" in tuning.settings,
+        "settings": tuning.settings,
+        "speedup": proof.speedup if proof is not None else None,
+        "verdict": proof.verdict if proof is not None else "no plan",
+        "guarantee": proof.guarantee if proof is not None else None,
+        "checks": proof.checks if proof is not None else (),
+        "trials_of_cache": [trial for trial in tuning.trials if "cache" in trial.added],
+        "trials": [[trial.added, trial.verdict, trial.speedup] for trial in tuning.trials],
+        "skipped": {one.fix: one.reason for one in tuning.skipped if one.fix == "cache"},
+        "findings": [[finding.kind, finding.title] for finding in diagnose(run).findings],
+        "loaders": [[loader.num_samples, loader.stages] for loader in run.facts.loaders],
+        "notes": tuning.notes,
     }
+    return msgspec.to_builtins(told)
 
 
 def data_of(name: str, wanted: argparse.Namespace) -> Path:

@@ -106,6 +106,14 @@ def call_on_bytes(module, name, make=bytes, **named):
     return read
 
 
+def read_turbojpeg(path):
+    try:
+        jpeg = pytest.importorskip("turbojpeg").TurboJPEG()
+    except (OSError, RuntimeError) as error:  # the library is not installed, or too old
+        pytest.skip(str(error).partition("\n")[0])
+    return jpeg.decode(Path(path).read_bytes())
+
+
 def as_array(data):
     return np.frombuffer(data, np.uint8)
 
@@ -134,6 +142,7 @@ READS = {
     "skimage.io.imread": ("a.png", write_png, call("skimage.io", "imread")),
     "skimage.io.imread of TIFF": ("a.tif", write_tiff, call("skimage.io", "imread")),
     "simplejpeg.decode_jpeg": ("a.jpg", write_jpeg, call_on_bytes("simplejpeg", "decode_jpeg", colorspace="BGR")),
+    "turbojpeg": ("a.jpg", write_jpeg, read_turbojpeg),
     "pydicom": ("a.dcm", write_dicom, lambda path: pytest.importorskip("pydicom").dcmread(path).pixel_array),
     "nibabel get_fdata": ("a.nii.gz", write_nifti, lambda path: call("nibabel", "load")(path).get_fdata()),
     "nibabel float32": (

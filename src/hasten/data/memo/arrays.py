@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ from hasten.data.memo.calls import (
     memoized,
     releases,
 )
+from hasten.data.memo.keys import identity_of_path
+from hasten.data.memo.memo import current
 
 
 def _row(
@@ -243,6 +246,38 @@ def _is_small_image(value: Any, source: Any) -> bool:
     return is_exact_array(value) and value.size <= (Image.MAX_IMAGE_PIXELS or sys.maxsize)
 
 
+# TurboJPEG
+
+
+def _install_turbojpeg(patches: Any, found: Any, release: bytes) -> None:
+    """The method that decodes; which library it loaded is part of the key."""
+    kind, original = found.TurboJPEG, found.TurboJPEG.decode
+    if not belongs(original, "turbojpeg"):
+        return
+
+    @functools.wraps(original)
+    def decode(self: Any, *arguments: Any, **named: Any) -> Any:
+        if type(self) is not kind or current() is None:
+            return original(self, *arguments, **named)
+        key = release + _loaded_library("turbojpeg")
+        return memoized(functools.partial(original, self), "turbojpeg.decode", key, Call("bytes"))(
+            *arguments, **named
+        )
+
+    patches.set(kind, "decode", decode)
+
+
+@functools.cache
+def _loaded_library(name: str) -> bytes:
+    """What identifies the shared library of this name in this process."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            paths = sorted({line.split(maxsplit=5)[-1].rstrip() for line in file if f"lib{name}" in line})
+    except OSError:
+        paths = []
+    return b"".join(identity_of_path(path) or path.encode(errors="surrogateescape") for path in paths)
+
+
 _IMAGE = Call("bytes", keeps=lambda value, source: is_exact_tensor(value), state=_torch_state)
 
 ROWS: tuple[RowOfTable, ...] = (
@@ -295,5 +330,6 @@ ROWS: tuple[RowOfTable, ...] = (
         places=(("imread", "skimage.io._plugins.imageio_plugin", "imageio_imread"),),
         companions=("pillow",),
     ),
+    ("turbojpeg", ("PyTurboJPEG",), _install_turbojpeg),
     _row("simplejpeg", ("simplejpeg",), {"decode_jpeg": Call("bytes")}, home="simplejpeg._jpeg"),
 )

@@ -26,9 +26,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,8 +57,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_states.acquire, after_in_parent=_states.release, after_in_child=_states.release)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """An image as a link of a chain; key None: the chain ends with it."""
 
     key: bytes | None
@@ -160,8 +158,7 @@ class Chains:
         if memo is None or link is None or image.mode == "P":  # to load a palette changes it
             return original(image, *arguments)
         described = repr((name, arguments, image.info.get("transparency", Ellipsis)))
-        following = replace(
-            link,
+        following = link._replace(
             key=key_of(link.key or b"", described.encode()),
             names=(*link.names, name),
             operations=(*link.operations, (name, arguments)),
@@ -193,19 +190,19 @@ class Chains:
         if pixels is not None:
             memo.hit(place[0])
         if isinstance(image.__dict__.get(TAG), Source):
-            link = self._defer(image, replace(link, position=position))
-        source = link.source if pixels is None else replace(link.source, file=None)
+            link = self._defer(image, link._replace(position=position))
+        source = link.source if pixels is None else link.source._replace(file=None)
         info = info_of(image)
         if transparency is None:
             info.pop("transparency", None)
         else:
             info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
-        following = replace(following, source=source, mode=mode, size=size, position=position, pixels=pixels)
+        following = following._replace(source=source, mode=mode, size=size, position=position, pixels=pixels)
         return self._without_pixels(info, following)
 
     def _defer(self, image: Any, link: Link) -> Link:
         """Leave an image that was opened as loading would leave it, and promise its pixels."""
-        link = replace(link, source=link.source.held(image.fp))
+        link = link._replace(source=link.source.held(image.fp))
         let_go(image, link.position)
         with _states:
             image.__dict__.pop(self.attribute, None)
@@ -235,7 +232,7 @@ class Chains:
         with using(None):
             if is_first:
                 changes, position = load_and_compare(image)
-                following = replace(following, position=position)
+                following = following._replace(position=position)
                 if changes:
                     return original(image, *arguments)
             result = original(image, *arguments)
@@ -243,8 +240,8 @@ class Chains:
             with _states:
                 if self.attribute in image.__dict__ and TAG not in image.__dict__:
                     core = image.__dict__.pop(self.attribute)
-                    image.__dict__[TAG] = replace(
-                        link, source=replace(link.source, file=None), pixels=None, core=core
+                    image.__dict__[TAG] = link._replace(
+                        source=link.source._replace(file=None), pixels=None, core=core
                     )
         transparency = transparency_of(result)
         is_as_expected = without_transparency(info) == without_transparency(result.info) and info == image.info
@@ -253,15 +250,15 @@ class Chains:
         if not link.source.is_unchanged():
             return result
         seconds = link.seconds + time.perf_counter() - began
-        following = replace(following, mode=result.mode, size=result.size, seconds=seconds)
+        following = following._replace(mode=result.mode, size=result.size, seconds=seconds)
         self.continued[following.names] = max(-8, self.continued.get(following.names, 0) - 1)
         if result.mode not in ("RGB", "L") or following.key is None:
             return result
         if self.continued[following.names] < 0 and memo.takes(_num_bytes(result)):
             raw = Raw(_meta(following, transparency), self.originals["tobytes"](result))
             memo.put(following.key, raw, seconds=seconds, source_bytes=link.source.num_bytes)
-        source = replace(following.source, file=None)
-        following = replace(following, source=source, core=result.__dict__.pop(self.attribute))
+        source = following.source._replace(file=None)
+        following = following._replace(source=source, core=result.__dict__.pop(self.attribute))
         result.__dict__[TAG] = following
         self._keep_account(result, following)
         return result
@@ -361,7 +358,7 @@ class Chains:
             self.module._decompression_bomb_check((right - left, lower - upper))
         rows = link.pixels.reshape(height, width, -1)[upper:lower, left:right]
         pixels = np.ascontiguousarray(rows).reshape(-1)
-        part = replace(link, key=None, size=(right - left, lower - upper), pixels=pixels)
+        part = link._replace(key=None, size=(right - left, lower - upper), pixels=pixels)
         return self._without_pixels(info_of(image), part)
 
     # Promises

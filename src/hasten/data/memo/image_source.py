@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hasten.data.memo.keys import identity_of_bytes, identity_of_status
 
@@ -36,8 +35,7 @@ class HeldFile:
             os.close(self._descriptor)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where an image file comes from."""
 
     identity: bytes
@@ -68,7 +66,7 @@ class Source:
         if self.data is not None or self.file is not None or not hasattr(os, "preadv"):
             return self
         try:
-            return replace(self, file=HeldFile(fp))
+            return self._replace(file=HeldFile(fp))
         except OSError:  # too many open files
             return self
 
