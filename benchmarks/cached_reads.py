@@ -50,9 +50,10 @@ import msgspec
 from loader_sides.process_tree import cpu_seconds
 from regress import printed
 from story_common import hasten, scratch, shown
+from tune import first_run
 
 from hasten.diagnosis.diagnose import diagnose
-from hasten.records import Run, Tuning
+from hasten.records import Tuning
 from hasten.stats import Estimate, mean_interval, ratio_interval
 
 SCRIPTS = Path(__file__).resolve().parent / "cached_reads"
@@ -200,8 +201,8 @@ def tuned(script: Script, *, budget: str) -> dict[str, Any]:
     command = hasten("tune", "--json", "--budget", budget, "--", *script.words("--epochs", ENDLESS))
     with scratch() as folder:
         record = printed(subprocess.run(command, cwd=folder, capture_output=True, text=True))
-    tuning = msgspec.convert(record["tuning"], Tuning)
-    run, proof = msgspec.convert(record["run"], Run), tuning.proof
+        tuning = msgspec.convert(record["tuning"], Tuning)
+        run, proof = first_run(tuning, folder), tuning.proof
     told = {
         "load_before": load,
         "seconds": time.perf_counter() - start,

@@ -194,5 +194,5 @@ def test_a_whole_run_is_timed_by_what_it_prints(tmp_path, workspace):
     )
     bench = Bench([sys.executable, str(script)], workspace, patience=60.0)
     run = Metric(PATTERN, target=0.1).run(bench, {}, shift=0)
-    assert run.value == 0.2 and run.reached is not None and 0.2 < run.seconds - run.reached < 3.0
+    assert run.value == 0.2 and run.reached is not None and run.seconds - run.reached > 0.2
     assert not list(workspace.folder.glob("launch-*"))

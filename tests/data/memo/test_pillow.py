@@ -105,6 +105,12 @@ def traced(*steps):
     return function
 
 
+def loaded(path):
+    image = Image.open(path)
+    image.load()
+    return image
+
+
 PIPELINES = {
     "asarray": lambda path: np.asarray(Image.open(path)),
     "array": lambda path: np.array(Image.open(path).convert("RGB")),
@@ -117,6 +123,8 @@ PIPELINES = {
     "crop": lambda path: Image.open(path).convert("RGB").crop((3, 4, 20, 21)),
     "crop then resize": lambda path: Image.open(path).convert("RGB").crop((3, 4, 20, 21)).resize((8, 8)),
     "resize then crop": lambda path: Image.open(path).convert("RGB").resize((30, 30)).crop((3, 4, 20, 21)),
+    "loaded first": lambda path: loaded(path).convert("RGB").resize((11, 13)),
+    "loaded and used": lambda path: [loaded(path).load()[3, 4], loaded(path)],
     "crop twice": lambda path: Image.open(path).convert("RGB").crop((3, 4, 20, 21)).crop((1, 1, 5, 5)),
     "crop beyond": lambda path: Image.open(path).convert("RGB").crop((-3, 4, 50, 21)),
     "flip": lambda path: Image.open(path).convert("RGB").transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -608,6 +616,8 @@ WRONG = {
     "crop numbers": lambda image: (lambda cut: [cut, [type(edge) for edge in cut.size]])(
         image.crop(tuple(np.arange(4) * 3))
     ),
+    "loaded first": lambda path: loaded(path).convert("RGB").resize((11, 13)),
+    "loaded and used": lambda path: [loaded(path).load()[3, 4], loaded(path)],
     "crop twice": lambda image: image.crop((1, 2, 3, 4), (1, 2, 3, 4)),
     "attribute": lambda image: image.nonsense,
     "encoder": lambda image: image.tobytes("nonsense"),
@@ -770,7 +780,7 @@ def test_no_descriptor_stays_open(folder, memo):
             image = Image.open(path)
             kept.append((image, image.convert("RGB")))
             pipeline_or_error(path)
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 + pillow.MOST_PROMISES
 
 
 def pipeline_or_error(path):
@@ -973,3 +983,29 @@ def test_no_transparency_and_a_transparency_of_none_are_not_the_same(tmp_path, m
         with using(None):
             expected = "transparency" in convert(has_one).info
         assert ("transparency" in convert(has_one).info) == expected
+
+
+def test_an_image_that_is_used_and_resized_is_kept_as_both(photo, memo):
+    def pair():
+        image = loaded(photo).convert("RGB").resize((16, 12))
+        return np.asarray(image.resize((8, 6))).tolist(), np.asarray(image).tolist()
+
+    with using(None):
+        expected = pair()
+    for _ in range(3):
+        assert pair() == expected
+    before = memo.counts()
+    assert pair() == expected
+    assert memo.counts().num_misses == before.num_misses and memo.counts().num_hits >= before.num_hits + 2
+
+
+def test_what_load_returns_belongs_to_the_pixels_of_its_time(photo, memo):
+    def old_and_new(path):
+        image = Image.open(path).convert("RGB")
+        old = image.load()
+        image.thumbnail((8, 6))
+        new = image.load()
+        old[1, 1], new[1, 1] = (1, 2, 3), (4, 5, 6)
+        return old[1, 1], image
+
+    assert_same(old_and_new, photo)

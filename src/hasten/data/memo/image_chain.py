@@ -27,12 +27,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hasten.data.memo.calls import belongs
-from hasten.data.memo.codec import Raw, decode
+from hasten.data.memo.codec import Raw
+from hasten.data.memo.image_link import Link, Pixels, found_in, meta_of, note_key, num_bytes_of
 from hasten.data.memo.image_source import Source, source_of
 from hasten.data.memo.image_state import (
     TAG,
@@ -47,6 +48,8 @@ from hasten.data.memo.image_state import (
 from hasten.data.memo.keys import key_of
 from hasten.data.memo.memo import Memo, current, using
 
+KEPT_MODES = frozenset(("L", "RGB"))
+"""Whose images may be links of a chain."""
 PACKED_MODES = frozenset(("L", "RGB", "RGBA", "LA", "P", "I;16", "I", "F", "1", "CMYK"))
 
 Function = Callable[..., Any]
@@ -55,28 +58,6 @@ Function = Callable[..., Any]
 _states = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_states.acquire, after_in_parent=_states.release, after_in_child=_states.release)
-
-
-class Link(NamedTuple):
-    """An image as a link of a chain; key None: the chain ends with it."""
-
-    key: bytes | None
-    names: tuple[str, ...]
-    """Of the operations so far."""
-    source: Source
-    mode: str
-    size: tuple[int, int]
-    opened: dict[str, Any]
-    """What an opened image was like before it was loaded, which `draft` may have changed."""
-    operations: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    seconds: float = 0.0
-    """What they took."""
-    position: int | None = None
-    """Where loading leaves a file that is not Pillow's own."""
-    pixels: np.ndarray[Any, Any] | None = None
-    """The stored bytes, or"""
-    core: Any = None
-    """Pillow's own object, where they are at hand."""
 
 
 class Chains:
@@ -164,45 +145,41 @@ class Chains:
             operations=(*link.operations, (name, arguments)),
             pixels=None,
             core=None,
+            waiting=(),
         )
         found = self._promised(memo, image, link, following)
         if found is not None:
             return found
-        if link.operations:
+        if isinstance(image.__dict__.get(TAG), Source):
+            loaded = self._loaded(image, link)
+            if loaded is None:
+                return original(image, *arguments)
+            link, following = self._hold_core(image, loaded), following._replace(position=loaded.position)
+        if link.names:
             self._note_continued(memo, link, image)
         return self._computed(memo, image, link, following, original, arguments)
 
     def _promised(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
         """The result as a promise, if the store has it; an image that was opened is then left as loading leaves it."""
-        place = memo.find(following.key or b"")
-        if place is None:
-            return None
-        try:
-            raw = decode(place[1])
-            mode, size, position = raw.meta["mode"], tuple(raw.meta["size"]), raw.meta["position"]
-            pixels = None if raw.meta.get("continued") else raw.data
-            transparency = raw.meta["transparency"]
-        except (ValueError, KeyError, AttributeError, TypeError):
-            return None
         is_at_hand = link.pixels is not None or link.core is not None
-        if pixels is None and is_at_hand:
-            return None  # sooner computed from those than from the source
-        if pixels is not None:
-            memo.hit(place[0])
+        found = found_in(memo, following, notes=not is_at_hand)  # sooner computed from those than from the source
+        if found is None:
+            return None
+        following, transparency = found
         if isinstance(image.__dict__.get(TAG), Source):
-            link = self._defer(image, link._replace(position=position))
-        source = link.source if pixels is None else link.source._replace(file=None)
+            link = self._defer(image, link._replace(position=following.position))
+        source = link.source if following.pixels is None else link.source._replace(file=None)
         info = info_of(image)
         if transparency is None:
             info.pop("transparency", None)
         else:
             info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
-        following = following._replace(source=source, mode=mode, size=size, position=position, pixels=pixels)
-        return self._without_pixels(info, following)
+        return self._without_pixels(info, following._replace(source=source))
 
     def _defer(self, image: Any, link: Link) -> Link:
         """Leave an image that was opened as loading would leave it, and promise its pixels."""
-        link = link._replace(source=link.source.held(image.fp))
+        if link.pixels is None:
+            link = link._replace(source=link.source.held(image.fp))
         let_go(image, link.position)
         with _states:
             image.__dict__.pop(self.attribute, None)
@@ -219,51 +196,70 @@ class Chains:
         return image
 
     def _note_continued(self, memo: Memo, link: Link, image: Any) -> None:
-        self.continued[link.names] = min(8, self.continued.get(link.names, 0) + 2)
-        if link.key is not None and link.key not in memo and (transparency := transparency_of(image)) is not Ellipsis:
-            memo.note(link.key, Raw({**_meta(link, transparency), "continued": True}, b""))
+        self._count(link, 2)
+        if link.key is None or link.key in memo or note_key(link.key) in memo:
+            return
+        memo.note(note_key(link.key), Raw(meta_of(link, image), b""))
+
+    def _count(self, link: Link, change: int) -> None:
+        self.continued[link.names] = max(-8, min(8, self.continued.get(link.names, 0) + change))
+
+    def _loaded(self, image: Any, link: Link, load: Function | None = None) -> Link | None:
+        """The link of an opened image that is loaded; None where loading changed more than its pixels."""
+        began = time.perf_counter()
+        with using(None):
+            changes, position = load_and_compare(image, load)
+        link = link._replace(position=position, seconds=time.perf_counter() - began)
+        image.__dict__.pop(TAG, None)
+        return None if changes or not link.source.is_unchanged() else link
+
+    def _hold_core(self, image: Any, link: Link) -> Link:
+        """Take an image's pixels, which nobody but Pillow has seen, until somebody asks for them."""
+        with _states:
+            core = image.__dict__.pop(self.attribute)
+            link = link._replace(source=link.source._replace(file=None), pixels=None, core=core)
+            image.__dict__[TAG] = link
+        self._keep_account(image, link)
+        return link
 
     def _computed(
         self, memo: Memo, image: Any, link: Link, following: Link, original: Function, arguments: tuple[Any, ...]
     ) -> Any:
         info = dict(image.info)
-        is_first = isinstance(image.__dict__.get(TAG), Source)
         began = time.perf_counter()
         with using(None):
-            if is_first:
-                changes, position = load_and_compare(image)
-                following = following._replace(position=position)
-                if changes:
-                    return original(image, *arguments)
             result = original(image, *arguments)
-        if not is_first:  # nobody but Pillow's own operation has seen its pixels
-            with _states:
-                if self.attribute in image.__dict__ and TAG not in image.__dict__:
-                    core = image.__dict__.pop(self.attribute)
-                    image.__dict__[TAG] = link._replace(
-                        source=link.source._replace(file=None), pixels=None, core=core
-                    )
+        if self.attribute in image.__dict__ and TAG not in image.__dict__:
+            self._hold_core(image, link)
         transparency = transparency_of(result)
         is_as_expected = without_transparency(info) == without_transparency(result.info) and info == image.info
         if not is_as_expected or transparency is Ellipsis or type(result) is not self.module.Image:
             return result
-        if not link.source.is_unchanged():
+        if not link.source.is_unchanged() or result.mode not in KEPT_MODES:
             return result
         seconds = link.seconds + time.perf_counter() - began
         following = following._replace(mode=result.mode, size=result.size, seconds=seconds)
-        self.continued[following.names] = max(-8, self.continued.get(following.names, 0) - 1)
-        if result.mode not in ("RGB", "L") or following.key is None:
-            return result
-        if self.continued[following.names] < 0 and memo.takes(_num_bytes(result)):
-            raw = Raw(_meta(following, transparency), self.originals["tobytes"](result))
-            memo.put(following.key, raw, seconds=seconds, source_bytes=link.source.num_bytes)
-        source = following.source._replace(file=None)
-        following = following._replace(source=source, core=result.__dict__.pop(self.attribute))
-        result.__dict__[TAG] = following
-        self._keep_account(result, following)
+        self._count(following, -1)
+        if self.continued[following.names] < 0:
+            self._keep(memo, result, following)
+        self._hold_core(result, following)
         return result
 
+    def _keep(self, memo: Memo, image: Any, link: Link) -> None:
+        """Store the pixels of an image."""
+        if link.key is None or not memo.takes(num_bytes_of(image)):
+            return
+        with using(None):
+            raw = Raw(meta_of(link, image), self.originals["tobytes"](image))
+        memo.put(link.key, raw, seconds=link.seconds, source_bytes=link.source.num_bytes)
+
     # Pixels
+
+    def pixels(self, image: Any, link: Link) -> Pixels:
+        """What `load` returns for an image without pixels."""
+        found = Pixels(self.materialize, image)
+        image.__dict__[TAG] = link._replace(waiting=(*link.waiting, weakref.ref(found)))
+        return found
 
     def materialize(self, image: Any) -> Any:
         """Pillow's own image object, for an image that was promised."""
@@ -272,13 +268,23 @@ class Chains:
             if self.attribute in image.__dict__ or not isinstance(link, Link):
                 image.__dict__.pop(TAG, None)
                 return image.__dict__[self.attribute]
-        core = self._core_of(link)
+        began = time.perf_counter()
+        core = self.core_of(link)
+        seconds = time.perf_counter() - began
         with _states:
             core = image.__dict__.setdefault(self.attribute, core)
-            image.__dict__.pop(TAG, None)
+            link = image.__dict__.pop(TAG, link)
+        for pixels in filter(None, (one() for one in link.waiting)):
+            pixels.access = core.pixel_access(image.readonly)
+        memo = current()
+        if memo is not None:  # the script asks, and not Pillow for an operation
+            self._count(link, -2)
+            if link.core is None and link.pixels is None:
+                self._keep(memo, image, link._replace(seconds=seconds))
         return core
 
-    def _core_of(self, link: Link) -> Any:
+    def core_of(self, link: Link) -> Any:
+        """Pillow's own image object of a link."""
         if link.core is not None:
             return link.core
         with using(None):
@@ -307,37 +313,43 @@ class Chains:
 
     def load(self, image: Any, original: Function) -> Any:
         """`ImageFile.load`."""
-        tag = image.__dict__.get(TAG)
-        memo = current() if isinstance(tag, Source) else None
-        link = None if memo is None else self._first_link(image, tag)
+        tag, memo = image.__dict__.get(TAG), current()
+        if memo is not None and isinstance(tag, Link) and self.attribute not in image.__dict__:
+            return self.pixels(image, tag)
+        link = self._first_link(image, tag) if memo is not None and isinstance(tag, Source) else None
         if memo is None or link is None or link.key is None or image.mode not in PACKED_MODES:
             return original(image)
-        key = key_of(link.key, b"load")
-        try:
-            raw = memo.get(key)
-            position, pixels = raw.meta["position"], raw.data
-        except (KeyError, ValueError, AttributeError, TypeError):  # not there, or not ours
-            pass
-        else:
-            return self._loaded(image, position, pixels)
-        began = time.perf_counter()
-        with using(None):
-            changes, position = load_and_compare(image, original)
-        seconds = time.perf_counter() - began
-        if not changes and memo.takes(_num_bytes(image)) and link.source.is_unchanged():
-            raw = Raw({"position": position}, self.originals["tobytes"](image))
-            memo.put(key, raw, seconds=seconds, source_bytes=link.source.num_bytes)
-        return self.originals["load"](image)
+        link = link._replace(key=key_of(link.key, b"load"), names=("load",))
+        if image.mode not in KEPT_MODES:
+            return self._load_packed(memo, image, link, original)
+        found = found_in(memo, link)
+        if found is not None:
+            return self.pixels(image, self._defer(image, found[0]))
+        loaded = self._loaded(image, link, original)
+        if loaded is None:
+            return self.originals["load"](image)
+        self._count(loaded, -1)
+        if self.continued[loaded.names] < 0:
+            self._keep(memo, image, loaded)
+        return self.pixels(image, self._hold_core(image, loaded))
 
-    def _loaded(self, image: Any, position: int | None, pixels: Any) -> Any:
-        core = None if image.mode == "P" else self._unpacked(image.mode, image.size, pixels)
+    def _load_packed(self, memo: Memo, image: Any, link: Link, original: Function) -> Any:
+        """Load an image of a mode that ends the chain."""
+        found = found_in(memo, link, notes=False)
+        if found is None:
+            loaded = self._loaded(image, link, original)
+            if loaded is None:
+                return self.originals["load"](image)
+            self._keep(memo, image, loaded)
+            return self.originals["load"](image)
+        link, _ = found
         image.__dict__.pop(TAG, None)
-        if core is None:
+        if image.mode == "P":
             image.load_prepare()
-            self.module.Image.frombytes(image, pixels)
+            self.module.Image.frombytes(image, link.pixels)
         else:
-            image.__dict__[self.attribute] = core
-        let_go(image, position)
+            image.__dict__[self.attribute] = self._unpacked(image.mode, image.size, link.pixels)
+        let_go(image, link.position)
         return self.originals["load"](image)
 
     def crop(self, image: Any, box: Any) -> Any | None:
@@ -358,7 +370,7 @@ class Chains:
             self.module._decompression_bomb_check((right - left, lower - upper))
         rows = link.pixels.reshape(height, width, -1)[upper:lower, left:right]
         pixels = np.ascontiguousarray(rows).reshape(-1)
-        part = link._replace(key=None, size=(right - left, lower - upper), pixels=pixels)
+        part = link._replace(key=None, size=(right - left, lower - upper), pixels=pixels, waiting=())
         return self._without_pixels(info_of(image), part)
 
     # Promises
@@ -383,13 +395,3 @@ class Chains:
         if image is not None and isinstance(image.__dict__.get(TAG), Link):
             with contextlib.suppress(Exception):  # it is raised where the pixels are asked for
                 self.materialize(image)
-
-
-def _meta(link: Link, transparency: Any) -> dict[str, Any]:
-    return {"mode": link.mode, "size": list(link.size), "transparency": transparency, "position": link.position}
-
-
-def _num_bytes(image: Any) -> int:
-    """Bytes of an image's pixels at least."""
-    width, height = image.size
-    return width * height * len(image.getbands())

@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 from hasten.data.memo.calls import unwrapped
-from hasten.data.memo.image_chain import Chains, Link
+from hasten.data.memo.image_chain import Chains
+from hasten.data.memo.image_link import Link
 from hasten.data.memo.image_state import TAG, file_module
 from hasten.data.memo.memo import current
 
-MOST_PROMISES = 8  # of a thread: images and masks are opened in pairs
+MOST_PROMISES = 32  # of a thread, each with an open file: a script may open a batch before it resizes one
 
 
 def install(patches: Any, module: ModuleType, version: bytes) -> None:
@@ -74,6 +75,8 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     @functools.wraps(originals["load"])
     def load(self: Any) -> Any:
         tag = self.__dict__.get(TAG)
+        if isinstance(tag, Link) and chains.attribute not in self.__dict__ and current() is not None:
+            return chains.pixels(self, tag)
         if isinstance(tag, Link):
             chains.materialize(self)
         elif tag is not None and self.__dict__.get(chains.attribute) is not None:
