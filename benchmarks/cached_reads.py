@@ -214,7 +214,7 @@ def tuned(script: Script, *, budget: str) -> dict[str, Any]:
         "checks": proof.checks if proof is not None else (),
         "trials_of_cache": [trial for trial in tuning.trials if "cache" in trial.added],
         "trials": [[trial.added, trial.verdict, trial.speedup] for trial in tuning.trials],
-        "skipped": {one.fix: one.reason for one in tuning.skipped if one.fix == "cache"},
+        "skipped": [f"{one.state}: {one.reason}" for one in tuning.skipped if one.fix == "cache"],
         "findings": [[finding.kind, finding.title] for finding in diagnose(run).findings],
         "loaders": [[loader.num_samples, loader.stages] for loader in run.facts.loaders],
         "notes": tuning.notes,
@@ -266,7 +266,7 @@ def print_row(name: str, found: dict[str, Any]) -> None:
         plan = " ".join(f"{key}={value}" for key, value in tune["settings"].items()) or "empty"
         print(f"{'':14}tune: {plan}; {proven}, {tune['verdict']}, {tune['guarantee']}, {tune['seconds']:.0f} s")
         if not tune["is_in_plan"]:
-            why = [trial["verdict"] for trial in tune["trials_of_cache"]] or tune["skipped"].get("cache", "not told")
+            why = [trial["verdict"] for trial in tune["trials_of_cache"]] or tune["skipped"]
             print(f"{'':14}tune: the cache is not in the plan: {why}", flush=True)
 
 

@@ -12,6 +12,7 @@ fixtures  `hasten diagnose` on every script of tests/faulty: the first finding a
 tune      `hasten tune` on six of them: the speedup that was proven, and how long it took
 loader    benchmarks/loader.py on its six main cases: samples/s and CPU over torch's of the same minute
 overhead  benchmarks/overhead.py of each commit
+stories   the five stories' scripts under their input fixes, ROUNDS times, in turn; HASTEN_STORIES names the folder of images
 
 What is there is skipped: results lie in .regress/BASE..HEAD/, and the table is made of them. A part that a commit cannot do
 is told as such.
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from loader_sides.catalog import WORKLOADS
+from story_common import FOLDERS
 
 from hasten.stats import ratio_interval
 
@@ -49,6 +51,15 @@ COMMANDS = {
     "check": ["check", "--json"],
     "explain": ["explain", "slow_decode"],
     "report": ["report", "nothing"],  # an error, which must come as soon
+}
+
+# Their input fixes alone, for so many epochs that most samples come from the cache.
+STORIES = {
+    "xray": (["cache=auto"], "--images 64 --epochs 3"),
+    "feed": (["cache=auto"], "--images 800 --epochs 6"),
+    "superres": (["cache=auto"], "--epochs 6 --blocks 1 --channels 8"),
+    "efficient": (["loader=true"], "--images 2400 --epochs 4"),
+    "classify": (["cache=auto"], "--images 800 --epochs 4"),
 }
 
 
@@ -197,6 +208,22 @@ def overhead(side: Side, _item: str, rounds: int) -> dict[str, Any]:
     return {"ratios": json.loads(done.stdout.splitlines()[-1])["ratios_wall_and_cpu"]}
 
 
+def story(side: Side, item: str, _rounds: int) -> dict[str, Any]:
+    """A story's script under a fixed plan, from its start to its end."""
+    settings, arguments = STORIES[item]
+    words = [word for setting in settings for word in ("--set", setting)]
+    script = side.tree / "src" / "hasten" / "workloads" / f"{item}.py"
+    data = Path(os.environ["HASTEN_STORIES"]).resolve() / FOLDERS[item]
+    with scratch() as folder:
+        before, start = os.times(), time.perf_counter()
+        done = side.hasten("run", *words, script, "--data", data, *arguments.split(), cwd=folder)
+        after, seconds = os.times(), time.perf_counter() - start
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"seconds": seconds, "cpu_seconds": cpu}
+
+
 PARTS: dict[str, tuple[Callable[[Side, str, int], dict[str, Any]], tuple[str, ...], bool]] = {
     "size": (size, ("wheel",), False),
     "commands": (command, tuple(COMMANDS), True),  # a round is one call of each side
@@ -204,6 +231,7 @@ PARTS: dict[str, tuple[Callable[[Side, str, int], dict[str, Any]], tuple[str, ..
     "fixtures": (fixture, tuple(FIXTURES), False),
     "loader": (loader, LOADERS, False),
     "tune": (tuned, TUNED, False),
+    "stories": (story, tuple(STORIES), True),
 }
 
 
@@ -264,12 +292,18 @@ def rows(part: str, item: str, found: dict[str, Any]) -> Iterator[tuple[str, str
     if part == "size":
         for name in ("bytes", "files", "lines"):
             yield name, f"{one[name]:,}", f"{other[name]:,}", f"{other[name] / one[name]:.2f}"
-    elif part == "commands":
+    elif part in ("commands", "stories"):
+        prefix = "hasten " if part == "commands" else ""
         for name, unit in (("seconds", "s"), ("cpu_seconds", "s CPU")):
             sides = [[run[name] for run in side] for side in (head, base)]
             ratio = ratio_interval(*sides)
             medians = [f"{statistics.median(side):.2f} {unit}" for side in sides]
-            yield f"hasten {item}", medians[1], medians[0], f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+            yield (
+                f"{prefix}{item}",
+                medians[1],
+                medians[0],
+                f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+            )
     elif part == "fixtures":
         texts = [f"{run['finding']} {100 * run['share']:.0f} %" for run in (one, other)]
         yield item, *texts, "" if one["finding"] == other["finding"] else "**differs**"

@@ -21,27 +21,34 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from story_common import FOLDERS, shown
+from story_common import FOLDERS, copies, shown
 
 from hasten.stats import paired_speedup
 from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.folders import choose, read_classes, read_unlabelled
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-EPOCH = 16  # times the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
+EPOCH = (
+    16  # copies of the photographs are what `held` calls an epoch: shorter ones are over before the workers are busy
+)
 ASKED = 0.95  # of the work of what is held is to be saved
 SECONDS, EPOCHS = 6.0, 4  # that feeding is measured
 
 
 def held(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Second epochs of the loader alone against the first, which fills the cache, and against epochs without one."""
-    need = epoch_seconds(data, budget=1 << 40)["bytes"]
-    found: dict[str, Any] = {"bytes": need, "file_bytes": file_bytes(data), "shares": {}}
+    with copies(data / FOLDERS["superres"], EPOCH) as folder:
+        yield "held", held_of(folder, wanted)
+
+
+def held_of(folder: Path, wanted: argparse.Namespace) -> dict[str, Any]:
+    need = epoch_seconds(folder, budget=1 << 32)["bytes"]
+    found: dict[str, Any] = {"bytes": need, "file_bytes": file_bytes(folder), "shares": {}}
     for share in SHARES:
         with_cache, without, filling, kept = [], [], [], []
         for number in range(wanted.rounds):
             for budget in (0, int(share * need * 1.02)) if number % 2 == 0 else (int(share * need * 1.02), 0):
-                told = epoch_seconds(data, budget=budget)
+                told = epoch_seconds(folder, budget=budget)
                 (with_cache if budget else without).append(told["second"])
                 if budget:
                     filling.append(told["first"])
@@ -58,12 +65,12 @@ def held(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str
         }
         words = f"{shown(of_first)} times its first epoch, {shown(speedup)} epochs without a cache"
         print(f"held {share_held:.2f}: {words}, asked for {asked:.2f}", flush=True)
-    yield "held", found
+    return found
 
 
-def epoch_seconds(data: Path, *, budget: int) -> dict[str, float]:
+def epoch_seconds(folder: Path, *, budget: int) -> dict[str, float]:
     """Epochs of the story's dataset, in a process of their own."""
-    return asked("--epochs-of", data / FOLDERS["superres"], budget)
+    return asked("--epochs-of", folder, budget)
 
 
 def asked(*words: object) -> dict[str, float]:
@@ -84,7 +91,7 @@ def measure_epochs(folder: Path, budget: int) -> None:
     torch.set_num_threads(1)
     images = read_unlabelled(folder)
     part, _ = choose(images)
-    dataset = superres.PhotographPairs(images, part * EPOCH, side=96, transform=superres.Cut(96, training=True))
+    dataset = superres.PhotographPairs(images, part, side=96, transform=superres.Cut(96, training=True))
     loader = Loader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True, cache=budget or None)
     seconds = []
     for _ in range(3):
@@ -97,10 +104,10 @@ def measure_epochs(folder: Path, budget: int) -> None:
     print(json.dumps({"first": seconds[0], "second": statistics.fmean(seconds[1:]), "bytes": kept}))
 
 
-def file_bytes(data: Path) -> int:
-    images = read_unlabelled(data / FOLDERS["superres"])
+def file_bytes(folder: Path) -> int:
+    images = read_unlabelled(folder)
     part, _ = choose(images)
-    return EPOCH * sum(images.paths[i].stat().st_size for i in part)
+    return sum(images.paths[i].stat().st_size for i in part)
 
 
 def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,11 +14,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from story_common import FOLDERS, hasten, scratch
+from story_common import FOLDERS, copies, hasten, scratch
 
 from hasten.workloads.catalog import WORKLOADS
 
-REPEATS = 40  # of each photograph: prepared, all of them are twice what the limit allows
+REPEATS = 40  # copies of each photograph: prepared, all of them are twice what the limit allows
 ROOM = 5480 << 20  # bytes of address space: batches of 512 take 240 MiB more than that
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
 
@@ -80,11 +80,15 @@ def anonymous_bytes(group: Path) -> float:
 
 
 def limit(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    workload = WORKLOADS["superres"]
-    story = [str(workload.script), "--data", str((data / FOLDERS["superres"]).resolve()), "--repeats", str(REPEATS)]
+    with copies(data / FOLDERS["superres"], REPEATS) as folder:
+        yield from limit_of(folder)
+
+
+def limit_of(photographs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    story = [str(WORKLOADS["superres"].script), "--data", str(photographs)]
     story += ["--epochs", "3", "--blocks", "1", "--channels", "8"]
     for name, command in {
-        "hasten's cache": hasten("run", "--set", 'cache="auto"', "--set", "loader=true", *story),
+        "hasten's cache": hasten("run", "--set", "cache=auto", "--set", "loader=true", *story),
         "the story's dictionary": [sys.executable, *story, "--ram-cache"],
         "as it is": [sys.executable, *story],
     }.items():
