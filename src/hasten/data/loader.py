@@ -1,7 +1,6 @@
-"""The face of the room: a DataLoader that takes what torch's takes and gives the same batches.
+"""`hasten.Loader`: a DataLoader that takes torch's arguments and gives the same batches.
 
-In: a dataset, and how to batch it. Out: batches. What it cannot take it workers to torch's own iterator, and says so
-once.
+What it does not support goes to torch's own iterator, which is logged once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The beginning of an epoch: in the sampler's order, or where an earlier one left off.
 
-In: a loader. Out: the keys of one batch after another, and the position in the epoch. Refuses to know what is made of
-the keys. It is one of torch's loader iterators, so whatever watches those watches this one too.
+The iterator is one of torch's loader iterators, so tools that instrument those instrument this one too.
 """
 
 from __future__ import annotations

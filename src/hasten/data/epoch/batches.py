@@ -1,7 +1,6 @@
-"""One epoch after another of batches, in their order.
+"""Epochs of batches, in the sampler's order: asks workers for samples, and hands out batches as they become ready.
 
-In: the sampler's indices, a pool, slots. Out: batches. Refuses to know how samples are made and what becomes of the
-batches. It is one of torch's loader iterators, so whatever watches those watches this one too.
+The iterator is one of torch's loader iterators, so tools that instrument those instrument this one too.
 """
 
 from __future__ import annotations

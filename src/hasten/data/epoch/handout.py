@@ -1,8 +1,4 @@
-"""A batch whose samples have all come becomes what the training loop is given.
-
-In: a pending, its slot, its layout. Out: the batch, whose tensors are views of the slot wherever that may be lent. Refuses
-to know the pool.
-"""
+"""A batch whose samples are all there becomes what the training loop is given: views of its slot where those may be lent."""
 
 from __future__ import annotations
 

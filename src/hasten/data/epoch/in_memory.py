@@ -1,8 +1,4 @@
-"""An epoch of batches that are gathered from memory.
-
-In: columns, and the sampler's order. Out: batches. No worker is started: to gather a batch takes less than to ask
-anybody for it.
-"""
+"""An epoch of batches that are gathered from memory. No worker is started: gathering a batch takes less than asking for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Which samples come when: the sampler's own order.
-
-In: a sampler or batch sampler. Out: its batches as vectors, and how often each index came before in the epoch. Refuses
-to know what the indices stand for.
-"""
+"""Which samples come when: the sampler's own order, as vectors where that is the same."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A batch in the making: what has been asked for, and what has come.
-
-In: results. Out: whether all of it is there, and what must be asked for anew. Refuses to know who makes samples, and
-where slots come from.
-"""
+"""A batch in the making: what has been asked for, and what has come."""
 
 from __future__ import annotations
 

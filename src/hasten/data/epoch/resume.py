@@ -1,8 +1,6 @@
-"""Going on in the middle of an epoch, without making the samples that were had before.
+"""Resuming mid-epoch without making the samples that were handed out before.
 
-In: a position in an epoch, with the generators that its order was drawn from. Out: a state of plain values, which
-`torch.load(weights_only=True)` takes, and the position again. Refuses to know who makes samples: the number of workers
-may be another.
+The state is made of plain values, which `torch.load(weights_only=True)` takes. The number of workers may be another.
 """
 
 from __future__ import annotations

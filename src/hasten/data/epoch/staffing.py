@@ -1,10 +1,7 @@
 """How many workers, and how many batches ahead: from measured rates, corrected while the epoch runs.
 
-In: what was seen since the last look. Out: a number of workers and a depth. Refuses to know how workers are started.
-
-Little's law says it: as many workers are busy as samples are consumed a second times the seconds that each takes. More
-than that wait for work, fewer are waited for. Where they wait for a disk rather than for a core, more of them than
-cores pay.
+Little's law: as many workers are busy as samples are consumed a second times the seconds that each takes. More than that wait
+for work, fewer are waited for. Where they wait for a disk rather than for a core, more workers than cores pay off.
 """
 
 from __future__ import annotations

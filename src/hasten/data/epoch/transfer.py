@@ -1,7 +1,5 @@
 """The next batch crosses to the device while this one trains.
 
-In: batches in the host's memory. Out: the same on a device. Refuses to know where they come from.
-
 A copy is asynchronous only from pinned memory, and is still under way when the call returns. So three lifetimes are
 kept here: the host's batch, whose slot may be reused, lives until its copy's event is over; what the device's
 allocator lent to the copying stream is marked as used by the stream that consumes it (`record_stream`); and the

@@ -1,8 +1,8 @@
 """Which of torchvision's transforms are known exactly, and what each is here.
 
-In: a transform object. Out: its step, or Unknown unless its class, every one of its attributes and their values are
-known. Refuses to import torchvision: a class is recognised by where it says it was defined, and by being what stands
-there; a subclass, a hook on the module, or an option that a newer torchvision added is not known.
+A transform is known if its class, every one of its attributes and their values are. torchvision is not imported: a class is
+recognized by where it says it was defined, and by being what is found there. A subclass, a hook on the module, or an option
+that a newer torchvision added is not known.
 """
 
 from __future__ import annotations

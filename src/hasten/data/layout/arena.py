@@ -1,6 +1,4 @@
-"""Memory that a loader and its workers share: nothing of it is left when the last of them is gone.
-
-In: how much there may be. Out: stretches of it. Refuses to know what lies where.
+"""Memory that a loader and its workers share; nothing of it is left when the last of them is gone.
 
 On Linux it is a file without a name (memfd_create): no process can leave it behind, and the size of /dev/shm, 64 MB in
 many containers, does not bound it; the memory limit does. Room is reserved before it is written to, so memory that is

@@ -1,8 +1,4 @@
-"""One array of a batch, and how values of many samples become rows of it.
-
-In: the values of one leaf, sample by sample. Out: rows of an array, in memory that is given. Refuses to know how
-samples are nested.
-"""
+"""One array of a batch, and how values of many samples become rows of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where batches lie: reused shared memory, handed out without a copy.
 
-In: sizes. Out: slots. Refuses to know what lies in them. A slot is free again when nothing refers to it: no batch in
-the making, no tensor of a batch, no view of one, and, where a device copies from it, no copy that has still to end.
+A slot is free again when nothing refers to it: no batch in the making, no tensor of a batch, no view of one, and, where a
+device copies from it, no copy that is still under way.
 """
 
 from __future__ import annotations

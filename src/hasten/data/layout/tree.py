@@ -1,11 +1,8 @@
 """What a sample is made of, and how samples become a batch without a second copy.
 
-In: samples of any layout. Out: the same layout, whose arrays are as long as the batch and lie in memory that is given.
-Refuses to know workers and slots.
-
-A leaf of fixed shape (tensor, array, number) takes a row of an array; whatever else a leaf is (a string, bytes)
-stays an object, and the batch holds a list of them. The batch is what `torch.utils.data.default_collate` makes of
-the same samples, type for type; where that raises, a dataclass is a layout too.
+A leaf of fixed shape (tensor, array, number) takes a row of an array; any other leaf (a string, bytes) stays an object, and
+the batch holds a list of them. The batch is what `torch.utils.data.default_collate` makes of the same samples, type for type;
+where that raises, a dataclass is a layout too.
 """
 
 from __future__ import annotations

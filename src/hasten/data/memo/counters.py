@@ -1,9 +1,7 @@
-"""What a cache did, counted by all its processes at once.
+"""What a cache did, summed over all its processes, those that have ended included.
 
-In: names and amounts. Out: sums over all processes, the dead ones' included. Refuses to know what is counted.
-
-A row for each process, in memory that all share, so that nobody waits for another. A process holds its row by a lock
-that the kernel takes back when it dies; who comes after counts on in the same row.
+Each process has a row in shared memory, so that none waits for another. It holds the row by a lock that the kernel takes back
+when the process dies; the next process continues in the same row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""How many bytes a folder's stores take, counted by all processes that write there; and room, made and taken.
-
-In: a folder of stores, a budget. Out: files reserved in it, or no room. Refuses to know what is in the files.
+"""How many bytes the stores of a folder take, counted by all processes that write there.
 
 A store is a folder of files that has the name of one and the mark of one; nothing else in the folder of stores is ours to
-remove. The sum of all stores is kept in a small file, changed in turns; where that is missing or
-damaged, or too high because processes died, the files are counted again. While a store is open, nobody removes it.
+remove. The sum of all stores is kept in a small file, changed under a lock; where that is missing or damaged, or too high
+because processes died, the files are counted again. While a store is open, no process removes it.
 """
 
 from __future__ import annotations

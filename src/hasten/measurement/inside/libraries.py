@@ -33,6 +33,7 @@ KEPT_DECODE = {
     "torchvision.io": ("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_webp", "decode_gif"),
     "torchvision.io.image": ("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_webp", "decode_gif"),
     "simplejpeg": ("decode_jpeg",),
+    "turbojpeg:TurboJPEG": ("decode",),
     "imageio.v3": ("imread",),
     "tifffile": ("imread",),
     "pydicom.dataset": ("pixel_array",),
@@ -56,7 +57,6 @@ READ = {
 }
 DECODE = {
     "torchvision.io": ("read_video",),
-    "turbojpeg:TurboJPEG": ("decode",),
     "imageio.v2": ("imread",),
     "librosa": ("load",),
     "pickle": ("load", "loads"),
