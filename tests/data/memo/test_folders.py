@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Subset
 from hasten.data.loader import Loader
 from hasten.data.memo import keys
 from hasten.data.memo.folders import NotKnownError, folder_samples
+from hasten.data.memo.ram import RamTier
 
 torchvision = pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
 from torchvision import transforms  # noqa: E402
@@ -154,3 +155,33 @@ def test_it_goes_to_a_worker_together_with_its_dataset(folder):
     dataset = ImageFolder(folder, transforms.ToTensor())
     copy, found = pickle.loads(pickle.dumps((dataset, folder_samples(dataset, pixels="identical"))))
     assert found.dataset is copy
+
+
+def test_a_center_crop_is_cached(folder):
+    steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]
+    dataset = ImageFolder(folder, transforms.Compose(steps))
+    expected, _ = samples_of(Plain(dataset))
+    cached, loader = samples_of(dataset, cache="8 MiB")
+    assert same(cached, expected) and loader.stats().cache.num_hits == 24
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}], ids=str)
+def test_samples_whose_memory_is_given_back_while_they_are_copied_are_made_again(folder, arguments, monkeypatch):
+    dataset = ImageFolder(folder, transforms.Compose(TRAIN))
+    expected, _ = samples_of(Plain(dataset))
+    view = RamTier.view
+
+    def view_of_what_is_gone(self, key):
+        found = view(self, key)
+        return found and (np.zeros_like(found[0]) if found[0].size < 100 else _with_zeros(found[0]), lambda: False)
+
+    monkeypatch.setattr(RamTier, "view", view_of_what_is_gone)
+    cached, loader = samples_of(dataset, cache="8 MiB", **arguments)
+    assert same(cached, expected) and loader.stats().cache.num_hits >= 24
+
+
+def _with_zeros(memory):
+    """The header, and nothing behind it, as where the pages of a value were given back."""
+    copy = memory.copy()
+    copy[256:] = 0
+    return copy

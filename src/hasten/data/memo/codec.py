@@ -75,12 +75,17 @@ def _overlap(buffers: list[memoryview]) -> bool:
     return any(start + size > following for (start, size), (following, _) in zip(places, places[1:]))  # noqa: RUF007
 
 
-def decode(memory: np.ndarray[Any, Any]) -> Any:
-    """The value again; its arrays view `memory` (uint8, writable, the caller's own). Raises ValueError for anything else."""
+def decode(memory: np.ndarray[Any, Any], *, is_own: bool = True) -> Any:
+    """The value again. Raises ValueError for anything else.
+
+    Args:
+        memory: uint8, writable; large arrays of the value view it.
+        is_own: whether nobody else holds it; if not, all arrays view it, and must not be written to.
+    """
     try:
         (length,) = _LENGTH.unpack_from(memory.data)
         header = json.loads(memory[_LENGTH.size : _LENGTH.size + length].tobytes())
-        return _Reader(memory, aligned(_LENGTH.size + length)).read(header)
+        return _Reader(memory, aligned(_LENGTH.size + length), is_own).read(header)
     except Exception as error:  # whatever bytes that are not ours lead to
         raise ValueError(f"not a stored value: {error!r}") from error
 
@@ -141,9 +146,10 @@ def _describe_tensor(tensor: torch.Tensor, buffers: list[memoryview]) -> dict[st
 class _Reader:
     """Reads a described tree, whose buffers lie in the memory one after the other."""
 
-    def __init__(self, memory: np.ndarray[Any, Any], start: int) -> None:
+    def __init__(self, memory: np.ndarray[Any, Any], start: int, is_own: bool) -> None:
         self._memory = memory
         self._at = start
+        self._is_own = is_own
 
     def take(self, size: int) -> np.ndarray[Any, Any]:
         start, self._at = self._at, self._at + aligned(size)
@@ -160,7 +166,7 @@ class _Reader:
         array = np.ndarray(
             shape, tree["dtype"], data.data if data.size else None, strides=strides if data.size else None
         )
-        if data.size < SHARED_FROM:
+        if data.size < SHARED_FROM and self._is_own:
             array = array.copy("K")
         array.flags.writeable = "readonly" not in tree
         return array

@@ -7,6 +7,7 @@ options. What the dataset holds is looked at for every sample, so a transform th
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from hasten.data.images.pipeline import ImagePipeline, compile_transforms
 from hasten.data.images.pixels import PixelRule
 from hasten.data.images.recognize import Unknown, flatten, options_of
 from hasten.data.layout.tree import finished
+from hasten.data.memo.codec import decode
 from hasten.data.memo.keys import identity_of_path, key_of, size_of
 from hasten.data.memo.memo import current, remembered
 
@@ -41,6 +43,7 @@ class FolderSamples:
         self.dataset = dataset
         self.pixels: PixelRule = pixels
         self._known: dict[int, tuple[object, ImagePipeline | None]] = {}
+        self._looked_at: dict[int, ImagePipeline | None] = {}
 
     def __getstate__(self) -> tuple[Any, PixelRule]:
         return self.dataset, self.pixels
@@ -52,10 +55,16 @@ class FolderSamples:
         """Whether making a sample draws from the generator."""
         return any(pipeline is not None and pipeline.draws for _, pipeline in self._known.values())
 
-    def sample(self, index: Any, generator: Callable[[], torch.Generator]) -> tuple[Any, Any]:
-        """A sample; `generator` is asked for where something is to be drawn. Raises NotKnownError.
+    def sample(
+        self, index: Any, generator: Callable[[], torch.Generator], *, lent: list[Callable[[], bool]] | None = None
+    ) -> tuple[Any, Any]:
+        """A sample. Raises NotKnownError: what went wrong is the dataset's own to raise.
 
-        Whatever goes wrong is the dataset's own to raise.
+        Args:
+            index: of the sample.
+            generator: is asked for where something is to be drawn.
+            lent: gets, for a sample that still lies in the cache, a function that says once it has been copied whether it
+                was still there; None: samples lie elsewhere.
         """
         try:
             folder, at = located(self.dataset, index)
@@ -64,30 +73,48 @@ class FolderSamples:
                 raise NotKnownError
             path, target = folder.samples[at]
             made = pipeline.complete(
-                self._prepared(path, pipeline), generator() if pipeline.draws else _no_generator()
+                self._prepared(path, pipeline, lent), generator() if pipeline.draws else _no_generator()
             )
         except Exception as error:
             raise NotKnownError from error
         return made, target if folder.target_transform is None else folder.target_transform(target)
 
-    def _prepared(self, path: str, pipeline: ImagePipeline) -> np.ndarray[Any, Any]:
+    def _prepared(
+        self, path: str, pipeline: ImagePipeline, lent: list[Callable[[], bool]] | None
+    ) -> np.ndarray[Any, Any]:
         def prepare() -> np.ndarray[Any, Any]:
-            return pipeline.prepare(read_image(path, keep_grey=True))
+            return np.ascontiguousarray(pipeline.prepare(read_image(path, keep_grey=True)))
 
-        identity = None if current() is None else identity_of_path(path)
-        if identity is None:
+        memo = current()
+        identity = None if memo is None else identity_of_path(path)
+        if memo is None or identity is None:
             return prepare()
         key = key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
+        found = memo.view(key) if lent is not None else None
+        if found is not None and lent is not None:
+            memory, is_still_there = found
+            with contextlib.suppress(ValueError):  # given back before it was read
+                prepared = decode(memory, is_own=False)
+                lent.append(is_still_there)
+                return prepared
         return remembered(
             key, prepare, still=lambda: identity_of_path(path) == identity, source_bytes=size_of(identity)
         )
 
+    def look_again(self) -> None:
+        """Code of the user's may have run since the last sample: look again what the dataset's transforms are."""
+        self._looked_at.clear()
+
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
         """What its transforms are; None where they are not known, or it is no image folder."""
+        if id(folder) in self._looked_at and folder.target_transform is None:
+            return self._looked_at[id(folder)]
         state = _state_of(folder)
         known = self._known.get(id(folder))
         if known is None or known[0] != state:
             known = self._known[id(folder)] = state, _checked(folder, self.pixels) if state is not None else None
+        if known[1] is not None:
+            self._looked_at[id(folder)] = known[1]
         return known[1]
 
 

@@ -95,6 +95,13 @@ class Memo:
                 return at, memory
         return None
 
+    def view(self, key: bytes) -> tuple[Memory, Callable[[], bool]] | None:
+        """See `RamTier.view`; counted as a hit."""
+        found = self._tiers[0].view(key) if self._tiers and isinstance(self._tiers[0], RamTier) else None
+        if found is not None:
+            self.hit(0)
+        return found
+
     def hit(self, at: int) -> None:
         """Count a value that a tier had."""
         self._counters.add(**{f"hits{at}": 1})

@@ -12,10 +12,12 @@ handed out as mappings stay, since somebody may be looking at them.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,7 @@ class RamTier:
         tables = memoryview(self._file.map(self._start)).cast("Q")
         self._words, self._table = tables[: PAGE // 8], tables[PAGE // 8 :]
         self._num_mapped = _Live()
+        self._all: Memory | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {
@@ -107,6 +110,23 @@ class RamTier:
         except OSError:
             return None
         return memory if self._holds(offset, size) else None  # given back meanwhile: zeros were read
+
+    def view(self, key: bytes) -> tuple[Memory, Callable[[], bool]] | None:
+        """The stored bytes where they lie, not to be written to; None where there are none.
+
+        Beside them a function that says, once they have been read, whether they were still there: memory that is given back
+        reads as zeros.
+        """
+        place = self._find(key)
+        if place is None or not place[1] or not self._holds(*place):
+            return None
+        if self._all is None:
+            try:
+                self._all = np.frombuffer(self._file.map(self._start + self._capacity), np.uint8)
+            except OSError:  # a limit on address space
+                return None
+        offset, size = place
+        return self._all[offset : offset + size], functools.partial(self._holds, offset, size)
 
     def write(self, key: bytes, encoded: Encoded) -> bool:
         """Keep a value. False where there is no room or it is there already. Raises OSError where memory runs out."""
@@ -149,6 +169,7 @@ class RamTier:
         """Let go of the memory in this process; what was handed out as a mapping stays until nothing refers to it."""
         # What another thread still asks finds nothing, and no room.
         self._words, self._table = memoryview(bytes(24)).cast("Q"), memoryview(bytes(8 * _ENTRY)).cast("Q")
+        self._all = None
         self._file.close()
         self._lock.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,8 @@ class SampleBuilder:
         self._watches = not is_thread
         self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
         """The generators that are seeded for each sample."""
+        self._lent: list[Callable[[], bool]] | None = []
+        """For each sample that is copied from the cache: whether it is still there."""
         self._result = Result(-1, 0, 0)
         """That of the task at hand."""
 
@@ -69,11 +72,21 @@ class SampleBuilder:
         began = time.thread_time()
         own = None if self._is_process else self._config.memo  # a worker process has it anyway
         with using(own) if own is not None else contextlib.nullcontext():
-            while (result := self._seeded_rightly(task)) is None:
+            if self._config.folders is not None:
+                self._config.folders.look_again()
+            while (result := self._seeded_rightly(task)) is None or not self._were_there():
                 pass
         self._note[0] = -1
         result.cpu_seconds = time.thread_time() - began
         return result
+
+    def _were_there(self) -> bool:
+        """Whether the samples that were copied from the cache were there all the time; if not, they are made again."""
+        lent, self._lent = self._lent or [], []
+        if all(is_still_there() for is_still_there in lent):
+            return True
+        self._lent = None
+        return False
 
     def _seeded_rightly(self, task: Task) -> Result | None:
         """The result; None where somebody drew from a generator that was not seeded: from now on it is."""
@@ -250,7 +263,10 @@ class SampleBuilder:
         try:
             if self._config.folders is not None:
                 with contextlib.suppress(NotKnownError):
-                    return self._config.folders.sample(index, lambda: self._seeded_generator(task, at, index))
+                    lent = None if task.kind == "first" else self._lent  # what is first is kept as it is
+                    return self._config.folders.sample(
+                        index, lambda: self._seeded_generator(task, at, index), lent=lent
+                    )
             if self._seeded:
                 seed_generators(_seed_of(task, at, index), self._seeded)
             return self._config.dataset[index]
