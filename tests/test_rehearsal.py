@@ -19,6 +19,7 @@ DEVICE_CODE = (
     "devices/nvml.py",
     "measurement/inside/device_clock.py",
     "measurement/inside/device_watch.py",
+    "data/epoch/device_tier.py",
     "data/epoch/transfer.py",
 )
 WITHOUT = ("devices", "measurement/inside/test_device_clock.py", "data/test_transfer.py")

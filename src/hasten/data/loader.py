@@ -176,8 +176,7 @@ class Loader(DataLoader[T], Generic[T]):
 
     def stats(self) -> LoaderStats:
         """What was done since this loader was made; by the cache, since it was: it serves every loader of its dataset."""
-        memo = self._state.memo
-        return self._state.counts.stats(num_workers=self.num_workers, cache=None if memo is None else memo.counts())
+        return self._state.counts.stats(num_workers=self.num_workers, cache=self._state.cache_counts())
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the epoch the loop is: behind the batch that it was given last."""

@@ -69,7 +69,8 @@ class BatchIterator(BaseIterator):
             self._know(state.layout)
         self._last: PendingBatch | None = None  # what was asked for by the batch that was handed out last
         self._learning: PendingBatch | None = None  # its first sample is on its way, to show what all are like
-        self._transfer = transfer_to(options.device)
+        self._tier = state.tier
+        self._transfer = transfer_to(options.device, None if self._tier is None else self._tier.stream)
         if isinstance(self._transfer, Transfer):
             self._slots.when_returned = self._transfer.passed
         self._crossing: Crossing | None = None
@@ -122,6 +123,8 @@ class BatchIterator(BaseIterator):
         # One that is ready begins to cross while this one trains.
         ready = pending is not None and pending.error is None
         self._crossing = self._transfer.send(self._next_batch()) if ready else None
+        if self._tier is not None and self._state.folders is not None and self._state.memo is not None:
+            self._tier.fill(self._state.folders, self._state.memo)
         return self._transfer.receive(crossing)
 
     def _next_batch(self) -> Any:
@@ -142,7 +145,12 @@ class BatchIterator(BaseIterator):
         if pending.error is not None:
             self._drop(pending)
             raise_again(pending.error)
-        batch = hand_out(pending, self._layout, self._slots, self._collate_fn)
+        if self._tier is not None and pending.held is not None:
+            batch = self._tier.batch(pending)
+        else:
+            batch = hand_out(pending, self._layout, self._slots, self._collate_fn)
+            if self._tier is not None:
+                self._tier.want(pending.indices)
         asked = PendingBatch(pending.number, pending.indices, pending.seed, pending.occurrences)
         self._last = None if pending.replaced else asked  # without its slot, which others wait for
         self._counts.handed(len(pending.indices), waited=waited, ready=ready)
@@ -207,7 +215,11 @@ class BatchIterator(BaseIterator):
         if not indices:
             return  # to collate nothing raises, when its turn has come
         if self._in_rows and self._layout is not None:
-            self._ask_rows(pending, self._layout)
+            cuts = None if self._tier is None else self._tier.ask(pending, self._layout)
+            if cuts is None:
+                self._ask_rows(pending, self._layout)
+            else:
+                self._unsent.append(cuts)
         elif not self._in_rows or self._learning is not None:
             self._ask_whole(pending)
         else:
@@ -256,6 +268,9 @@ class BatchIterator(BaseIterator):
         if pending is self._learning:
             self._learn(result, pending)
             return
+        if pending.held is not None:
+            self._take_cuts(result, pending)
+            return
         self._unsent.extend(pending.take(result, layout=self._layout_sent, replace=self._replace))
         self._wanted = max(self._wanted, result.wanted + result.wanted // 4)
         if result.error is None and result.count:
@@ -285,6 +300,18 @@ class BatchIterator(BaseIterator):
             pending.strays[row] = sample
         else:
             pending.objects[row] = put(sample, row, pending, layout)
+
+    def _take_cuts(self, result: Result, pending: PendingBatch) -> None:
+        """What to cut from images on the device; or that the batch is to be asked for in the usual way."""
+        assert self._tier is not None and self._layout is not None
+        pending.num_open = 0
+        if self._tier.take(result, pending, self._layout):
+            return
+        self._counts.num_made -= result.count
+        if self._in_rows:
+            self._ask_rows(pending, self._layout)
+        else:
+            self._ask_whole(pending)
 
     def _know(self, layout: Layout) -> bool:
         """Tell the workers what samples are like; False where that cannot be told."""

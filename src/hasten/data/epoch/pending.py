@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import torch
 
 from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot
 from hasten.data.layout.tree import Layout
+from hasten.data.memo.folders import Prepared
 from hasten.data.workers.failures import substitute
 from hasten.data.workers.tasks import Replaced, Result, Task
 
@@ -28,6 +31,8 @@ class PendingBatch:
     objects: dict[int, list[object]] = field(default_factory=dict)
     strays: dict[int, Any] = field(default_factory=dict)
     is_whole: bool = False
+    held: list[torch.Tensor] | None = None
+    """On the device: the images that the samples are cut from."""
     value: Any = None
     """The whole batch; or its header, where its arrays lie in the slot or in `memory`."""
     memory: bytearray | None = None
@@ -41,6 +46,11 @@ class PendingBatch:
         """The task for all of it at once."""
         self.is_whole = True
         return self._ticket("whole", 0, self.indices, None, self.occurrences)
+
+    def cuts(self, images: list[torch.Tensor], held: list[Prepared]) -> Task:
+        """The task for what to cut from images on the device."""
+        self.held = images
+        return replace(self._ticket("cuts", 0, self.indices, None, self.occurrences), held=held)
 
     def first(self) -> Task:
         """The task for its first sample alone."""
@@ -57,7 +67,7 @@ class PendingBatch:
 
     def _ticket(
         self,
-        kind: Literal["first", "rows", "whole"],
+        kind: Literal["first", "rows", "whole", "cuts"],
         row: int,
         indices: list[Any],
         layout: Place | Layout | None,

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
 from hasten.data.epoch.columns import Columns
+from hasten.data.epoch.device_tier import DeviceTier, tier_beside
 from hasten.data.epoch.resume import Position
 from hasten.data.epoch.staffing import MOST_PER_CORE, usable_cores
 from hasten.data.epoch.stats import Counts
@@ -75,6 +76,8 @@ class LoaderState:
     folders: FolderSamples | None = None
     uses_threads: bool | None = None
     memo: Memo | None = None
+    tier: DeviceTier | None = None
+    """Images of the folders on the device."""
     forecast: Forecast | None = None
     _before: MemoCounts | None = None
     """What the memo had done before this loader used it."""
@@ -99,7 +102,15 @@ class LoaderState:
         if options.caches and self.memo is None:
             self.memo = memo_for(loader.dataset, options)
             self._before = self.memo.counts()
+        self.tier = None
+        if self.memo is not None and options.device is not None and options.cache is not None and makes_rows(loader):
+            self.tier = None if self.folders is None else tier_beside(self.memo, options.device)
         return self.slots
+
+    def cache_counts(self) -> MemoCounts | None:
+        """What the cache did, on the device and on the host; None where there is none."""
+        counts = None if self.memo is None else self.memo.counts()
+        return counts if counts is None or self.tier is None else self.tier.beside(counts)
 
     def start_pool(
         self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int
@@ -133,7 +144,7 @@ class LoaderState:
         now, before = self.memo.counts(), self._before
         self._before = None
         if now.num_misses == before.num_misses:
-            if now.num_hits == before.num_hits:
+            if now.num_hits == before.num_hits and (self.tier is None or self.tier.is_empty):
                 log.warning(
                     "nothing is cached: these samples are not read through a library whose calls are known; "
                     "@hasten.pure marks a function of your own"

@@ -32,11 +32,11 @@ class Crossing:
     """Over when the copy is; None where it was over at once."""
 
 
-def transfer_to(device: torch.device | None) -> Transfer | Direct | None:
-    """What brings batches to a device; None for those that stay."""
+def transfer_to(device: torch.device | None, stream: torch.Stream | None = None) -> Transfer | Direct | None:
+    """What brings batches to a device, on a stream of its own if not on this one; None for those that stay."""
     if device is None:
         return None
-    return Transfer(device) if accelerator.has_streams(device) else Direct(device)
+    return Transfer(device, stream) if accelerator.has_streams(device) else Direct(device)
 
 
 class Direct:
@@ -47,7 +47,7 @@ class Direct:
 
     def send(self, batch: Any) -> Crossing:
         """Copy a batch, and make floats of its images there."""
-        return Crossing(map_tensors(batch, lambda value: _copied(value, self.device)), None)
+        return Crossing(map_tensors(batch, lambda value: copied(value, self.device)), None)
 
     def receive(self, crossing: Crossing) -> Any:
         """The batch."""
@@ -55,11 +55,11 @@ class Direct:
 
 
 class Transfer:
-    """Copies batches to a device on a stream of its own."""
+    """Copies batches to a device on a stream beside the script's."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: torch.Stream | None = None) -> None:
         self.device = device
-        self._stream = accelerator.new_stream(device)
+        self._stream = accelerator.new_stream(device) if stream is None else stream
         self._leaving: deque[tuple[Any, torch.Event]] = deque()
         self._used: deque[torch.Event] = deque()  # of each batch that was handed out: when the step before it is done
 
@@ -69,7 +69,7 @@ class Transfer:
             self._used.popleft().synchronize()
         event = accelerator.new_event()
         with accelerator.on_stream(self._stream):
-            sent = map_tensors(batch, lambda value: _copied(value, self.device, pinned=True))
+            sent = map_tensors(batch, lambda value: copied(value, self.device, pinned=True))
             event.record(self._stream)
         self._leaving.append((batch, event))
         return Crossing(sent, event)
@@ -96,7 +96,8 @@ class Transfer:
         return crossing.batch
 
 
-def _copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:
+def copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:
+    """A tensor on the device, asked for on the current stream; of late images, their floats. `pinned`: from such memory."""
     tensor = value.pixels if isinstance(value, LateImages) else value
     if pinned and _may_be_pinned(tensor) and not tensor.is_pinned():
         tensor = tensor.pin_memory()  # from pageable memory it would wait for what the stream was asked for before

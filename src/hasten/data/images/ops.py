@@ -10,7 +10,7 @@ equal channels: every op gives equal channels for these. Nothing here writes to 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -76,6 +76,37 @@ def _drawn_uniform(low: float, high: float, generator: torch.Generator) -> torch
 
 
 Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of an image, perhaps turned over: what random crops and flips, one after the other, come to."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    is_flipped: tuple[bool, bool] = (False, False)
+    """Upside down, left to right."""
+
+    def cropped(self, top: int, left: int, height: int, width: int) -> Cut:
+        """A part of this part as it looks."""
+        if self.is_flipped[0]:
+            top = self.height - top - height
+        if self.is_flipped[1]:
+            left = self.width - left - width
+        return Cut(self.top + top, self.left + left, height, width, self.is_flipped)
+
+    def flipped(self, axis: int) -> Cut:
+        """This part, turned over (once more)."""
+        down, across = self.is_flipped
+        return replace(self, is_flipped=(down ^ (axis == 0), across ^ (axis == 1)))
+
+    def of(self, planes: torch.Tensor) -> torch.Tensor:
+        """The part of an image (channels, height, width), wherever that lies; a view, unless it is turned over."""
+        part = planes[:, self.top : self.top + self.height, self.left : self.left + self.width]
+        axes = [axis + 1 for axis in (0, 1) if self.is_flipped[axis]]
+        return part.flip(axes) if axes else part
 
 
 class Op(Protocol):
@@ -167,6 +198,10 @@ class RandomFlip:
         flipped = to_tensor(image).flip(self.axis + 1).numpy()
         return flipped[0] if image.ndim == 2 else flipped.transpose(1, 2, 0)
 
+    def cut(self, cut: Cut, generator: torch.Generator) -> Cut:
+        """The same of a part of an image that is not at hand."""
+        return cut.flipped(self.axis) if draw_chance(self.probability, generator=generator) else cut
+
 
 @dataclass(frozen=True)
 class RandomCrop:
@@ -189,7 +224,17 @@ class RandomCrop:
             across = max(0, self.width - image.shape[1])
             along = max(0, self.height - image.shape[0])
             image = padded(image, across, along, across, along, self.fill)
-        height, width = image.shape[:2]
+        top, left = self._place(image.shape[0], image.shape[1], generator)
+        return image[top : top + self.height, left : left + self.width]
+
+    def cut(self, cut: Cut, generator: torch.Generator) -> Cut:
+        """The same of a part of an image that is not at hand. Raises ValueError where it would be padded, too."""
+        if self.padding is not None or self.pad_if_needed:
+            raise ValueError("what is padded is no part of the image")
+        return cut.cropped(*self._place(cut.height, cut.width, generator), self.height, self.width)
+
+    def _place(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int]:
+        """(top, left) in an image of this size."""
         if height < self.height or width < self.width:
             raise ValueError(
                 f"a crop of {self.height} x {self.width} does not fit in {height} x {width} (height x width)"
@@ -199,7 +244,7 @@ class RandomCrop:
             draw_offset(space, generator=generator) if space or (self.draws_both and any(room)) else 0
             for space in room
         )
-        return image[top : top + self.height, left : left + self.width]
+        return top, left
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import PIL
 import torch
 
-from hasten.data.images.ops import Op
+from hasten.data.images.ops import Cut, Op, RandomCrop, RandomFlip
 from hasten.data.images.pixels import PixelRule, to_tensor
 from hasten.data.images.recognize import Unknown, flatten, makes_float, only_retypes, op_of, scaling_of
 from hasten.data.layout.scaling import ScaledImage, Scaling
@@ -41,6 +41,15 @@ class ImagePipeline:
         """Whether the second part draws anything."""
         return bool(self.random)
 
+    @property
+    def only_cuts(self) -> bool:
+        """Whether the second part does nothing but take a part of the image and turn it over, and floats come after it."""
+        kinds = all(
+            isinstance(op, RandomFlip) or (isinstance(op, RandomCrop) and op.padding is None and not op.pad_if_needed)
+            for op in self.random
+        )
+        return kinds and self.scaling is not None
+
     def prepare(self, image: np.ndarray) -> np.ndarray:
         """The ops before the first that draws.
 
@@ -61,6 +70,18 @@ class ImagePipeline:
             return ScaledImage(planes, self.scaling)
         planes = planes.contiguous()
         return planes.clone() if np.may_share_memory(planes.numpy(), image) else planes
+
+    def cut(self, height: int, width: int, generator: torch.Generator) -> Cut:
+        """What `complete` takes of a prepared image of this size, with the same draws.
+
+        Raises ValueError unless it `only_cuts`, and where a crop does not fit.
+        """
+        found = Cut(0, 0, height, width)
+        for op in self.random:
+            if not isinstance(op, (RandomCrop, RandomFlip)):
+                raise ValueError(f"{op} does more than to cut")
+            found = op.cut(found, generator)
+        return found
 
 
 def _applied(ops: tuple[Op, ...], image: np.ndarray, generator: torch.Generator) -> np.ndarray:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from torch.utils.data import ConcatDataset, Subset
 
 from hasten.data.generators import kept
 from hasten.data.images.decode import decoder_versions, read_image
+from hasten.data.images.ops import Cut
 from hasten.data.images.pipeline import ImagePipeline, compile_transforms
 from hasten.data.images.pixels import PixelRule
 from hasten.data.images.recognize import Unknown, flatten, options_of
+from hasten.data.layout.scaling import Scaling
 from hasten.data.layout.tree import finished
 from hasten.data.memo.codec import decode
 from hasten.data.memo.keys import identity_of_path, key_of, size_of
@@ -34,6 +37,24 @@ SEEDS = (0x5EED, 0xFEED5)
 
 class NotKnownError(Exception):
     """This sample is the dataset's own to make."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image before its random part that somebody has."""
+
+    key: bytes
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class CutSample:
+    """A sample whose image is still to be cut from the prepared one, and to be scaled."""
+
+    cut: Cut
+    scaling: Scaling
+    label: Any
 
 
 class FolderSamples:
@@ -79,17 +100,48 @@ class FolderSamples:
             raise NotKnownError from error
         return made, target if folder.target_transform is None else folder.target_transform(target)
 
+    def cut_sample(self, index: Any, held: Prepared, generator: Callable[[], torch.Generator]) -> CutSample | None:
+        """What `sample` would give, cut from an image that is held; None where it would be made of another, or raise."""
+        try:
+            folder, at = located(self.dataset, index)
+            pipeline = self.pipeline_of(folder)
+            path, target = folder.samples[at]
+            if pipeline is None or pipeline.scaling is None or self._key(path, pipeline) != held.key:
+                return None
+            drawn = generator() if pipeline.draws else _no_generator()
+            cut = pipeline.cut(held.height, held.width, drawn)
+            label = target if folder.target_transform is None else folder.target_transform(target)
+        except Exception:  # it is raised where the sample itself is made
+            return None
+        return CutSample(cut, pipeline.scaling, label)
+
+    def key_to_cut(self, index: Any) -> bytes | None:
+        """The key of the prepared image of a sample that is cut from it and no more; None for any other."""
+        try:
+            folder, at = located(self.dataset, index)
+            pipeline = self.pipeline_of(folder)
+            return self._key(folder.samples[at][0], pipeline) if pipeline is not None and pipeline.only_cuts else None
+        except Exception:  # as above
+            return None
+
+    def _key(self, path: str, pipeline: ImagePipeline) -> bytes | None:
+        identity = identity_of_path(path)
+        return None if identity is None else self._key_of(identity, pipeline)
+
+    def _key_of(self, identity: bytes, pipeline: ImagePipeline) -> bytes:
+        return key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
+
     def _prepared(
         self, path: str, pipeline: ImagePipeline, lent: list[Callable[[], bool]] | None
     ) -> np.ndarray[Any, Any]:
         def prepare() -> np.ndarray[Any, Any]:
-            return np.ascontiguousarray(pipeline.prepare(read_image(path, keep_grey=True)))
+            return _dense(pipeline.prepare(read_image(path, keep_grey=True)))
 
         memo = current()
         identity = None if memo is None else identity_of_path(path)
         if memo is None or identity is None:
             return prepare()
-        key = key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
+        key = self._key_of(identity, pipeline)
         found = memo.view(key) if lent is not None else None
         if found is not None and lent is not None:
             memory, is_still_there = found
@@ -98,7 +150,10 @@ class FolderSamples:
                 lent.append(is_still_there)
                 return prepared
         return remembered(
-            key, prepare, still=lambda: identity_of_path(path) == identity, source_bytes=size_of(identity)
+            key,
+            prepare,
+            still=lambda: identity_of_path(path) == identity,
+            source_bytes=size_of(identity),
         )
 
     def look_again(self) -> None:
@@ -116,6 +171,12 @@ class FolderSamples:
         if known[1] is not None:
             self._looked_at[id(folder)] = known[1]
         return known[1]
+
+
+def _dense(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The image without gaps, as it must be to be cached; itself, unless it is a part of a larger one."""
+    planes = image if image.ndim == 2 else image.transpose(2, 0, 1)
+    return image if image.flags.c_contiguous or planes.flags.c_contiguous else image.copy("K")
 
 
 def folder_samples(dataset: Any, *, pixels: PixelRule) -> FolderSamples | None:

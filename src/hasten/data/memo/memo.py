@@ -115,6 +115,11 @@ class Memo:
         self.hit(found[0])
         return value
 
+    def in_memory(self, key: bytes) -> Any:
+        """The value, where the tier in memory has it, not counted as a hit; else None."""
+        memory = next((tier.read(key) for tier in self._tiers if isinstance(tier, RamTier)), None)
+        return None if memory is None else decode(memory)
+
     def takes(self, size: int) -> bool:
         """Whether a tier may have room for so many bytes; else a value need not be packed."""
         return any(tier.name not in self._failed and tier.takes(size) for tier in self._tiers)

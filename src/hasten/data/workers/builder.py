@@ -19,7 +19,7 @@ from hasten.data.layout.arena import Arena, Place
 from hasten.data.layout.packing import pack, write_buffers
 from hasten.data.layout.rows import MismatchError, Target
 from hasten.data.layout.tree import Layout, finished
-from hasten.data.memo.folders import NotKnownError
+from hasten.data.memo.folders import NotKnownError, Prepared, is_threadable
 from hasten.data.memo.memo import using
 from hasten.data.workers.failures import name_in, substitute
 from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
@@ -110,6 +110,8 @@ class SampleBuilder:
         try:
             if task.kind == "whole":
                 self._do_whole(task, result)
+            elif task.held is not None:
+                self._do_cuts(task, task.held, result)
             else:
                 self._do_samples(task, result)
         except SampleError as failed:
@@ -193,6 +195,18 @@ class SampleBuilder:
             result.strays.append((row, finished(sample)))
             return [[]]
 
+    # Samples of images that the training process holds
+
+    def _do_cuts(self, task: Task, held: list[Prepared], result: Result) -> None:
+        folders, began = self._config.folders, time.perf_counter()
+        # A target_transform that draws from the global generators gets them as ever, in the samples themselves.
+        known = folders is not None and (not self._seeded or is_threadable(self._config.dataset))
+        for at, (index, image) in enumerate(zip(task.indices, held)):
+            self._note[1] = task.start + at
+            made = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
+            result.strays.append((task.start + at, made))
+        result.sample_seconds += time.perf_counter() - began
+
     # Whole batches
 
     def _do_whole(self, task: Task, result: Result) -> None:
@@ -264,17 +278,15 @@ class SampleBuilder:
             if self._config.folders is not None:
                 with contextlib.suppress(NotKnownError):
                     lent = None if task.kind == "first" else self._lent  # what is first is kept as it is
-                    return self._config.folders.sample(
-                        index, lambda: self._seeded_generator(task, at, index), lent=lent
-                    )
+                    return self._config.folders.sample(index, self._drawing(task, at, index), lent=lent)
             if self._seeded:
                 seed_generators(_seed_of(task, at, index), self._seeded)
             return self._config.dataset[index]
         finally:
             self._result.sample_seconds += time.perf_counter() - began
 
-    def _seeded_generator(self, task: Task, at: int, index: Any) -> torch.Generator:
-        return self._generator.manual_seed(_seed_of(task, at, index))
+    def _drawing(self, task: Task, at: int, index: Any) -> Callable[[], torch.Generator]:
+        return lambda: self._generator.manual_seed(_seed_of(task, at, index))
 
 
 def _seed_of(task: Task, at: int, index: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from hasten.data.layout.arena import Place
 from hasten.data.layout.packing import pack, unpack, write_buffers
 from hasten.data.layout.tree import Layout
-from hasten.data.memo.folders import FolderSamples
+from hasten.data.memo.folders import FolderSamples, Prepared
 from hasten.data.memo.memo import Memo
 
 
@@ -26,8 +26,9 @@ class Task:
     """Number of the batch since the pool began: never given twice."""
     start: int
     """Row of the first of these samples."""
-    kind: Literal["first", "rows", "whole"]
-    """The first sample of all, which shows what the others are like; some rows; or a whole batch, collated."""
+    kind: Literal["first", "rows", "whole", "cuts"]
+    """The first sample of all, which shows what the others are like; some rows; a whole batch, collated; or what to cut
+    from images that the training process holds."""
     indices: list[Any]
     """What the sampler gave; for a dataset without batching, the one key."""
     seed: int
@@ -40,6 +41,8 @@ class Task:
     """Where the rows, or the arrays of a whole batch, go; None: into the result."""
     layout: Place | Layout | None = None
     """For rows: what samples are like, or where that is written down."""
+    held: list[Prepared] | None = None
+    """For cuts: of each sample, its image before the random part."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Result:
     objects: list[list[object]] = field(default_factory=list)
     """Of each sample: what has no row."""
     strays: list[tuple[int, Any]] = field(default_factory=list)
-    """Row and sample, where the sample does not fit its row."""
+    """Row and sample, where the sample does not fit its row; for cuts, row and CutSample, or None."""
     value: Any = None
     """A whole batch; or its header, where its arrays lie in the slot or in `memory`."""
     memory: bytearray | None = None
