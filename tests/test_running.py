@@ -189,3 +189,46 @@ def test_a_run_that_dies_of_too_little_memory_finishes_under_hasten_with_the_sam
     assert len({*wanted}) == 3, "the losses tell one step from another"
     assert found == pytest.approx(wanted, rel=1e-4)
     assert "no step is lost" in answer.stderr
+
+
+PURE = """
+from hasten import pure
+import torch
+from torch.utils.data import DataLoader
+
+calls = 0
+
+@pure
+def number(at):
+    global calls
+    calls += 1
+    return torch.full((2,), float(at))
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, at):
+        return number(at)
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(20):
+    for batch in DataLoader(Numbers(), batch_size=2):
+        optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+print("calls", calls)
+"""
+
+
+@pytest.mark.slow
+def test_functions_marked_before_torch_is_imported_are_cached_under_a_plan(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PURE)
+    done = subprocess.run(
+        [*HASTEN, "run", "--set", "cache=8 MiB", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert done.returncode == 0 and "is not on" not in done.stderr, done.stderr
+    assert "calls 12" in done.stdout  # four numbers, and eight that are compared
