@@ -1,7 +1,7 @@
 """Two commits of hasten against each other: is anything worse than it was?
 
     make regress BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands fixtures"]
-    python benchmarks/regress.py COMMIT [--head COMMIT] [--only PART ...] [--rounds 3]
+    python benchmarks/regress.py COMMIT [--head COMMIT] [--only PART ...] [--items ITEM ...] [--rounds 3]
 
 Both are built as wheels and installed into an environment of their own, which sees the packages of this one; then they take
 turns, and every part is asked of both by the scripts of this checkout.
@@ -356,6 +356,7 @@ def main() -> None:
     parser.add_argument("base", metavar="COMMIT")
     parser.add_argument("--head", default="HEAD", metavar="COMMIT")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--items", nargs="+", metavar="ITEM", help="of these parts, the items to measure now")
     parser.add_argument("--rounds", type=int, default=3)
     wanted = parser.parse_args()
     commits = commit_of(wanted.base), commit_of(wanted.head)
@@ -364,7 +365,7 @@ def main() -> None:
     for part in wanted.only:
         for item in PARTS[part][1]:
             out = folder / part / f"{item.lstrip('-')}.json"
-            if not out.exists():
+            if not out.exists() and (not wanted.items or item in wanted.items):
                 print(f"{part}: {item}", file=sys.stderr, flush=True)
                 measure(sides, part, item, out, wanted.rounds)
     print("\n".join(table(folder, sides)))
