@@ -66,7 +66,8 @@ def main() -> None:
             for name, row in rows.items()
             if len({found[0] for found in row.values()}) > 1
         ],
-        "outcomes": {name: [row[side][0] for side in SIDES] for name, row in rows.items()},
+        "sides": SIDES,
+        "outcomes": {name: " ".join(row[side][0] for side in SIDES) for name, row in rows.items()},
     }
     if not options.only:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")

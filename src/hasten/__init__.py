@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     # Not before it is asked for: the command line does without torch.
     if name in ("Loader", "pure"):
-        import torch  # noqa: F401  # first: at its end the fixes of a plan import what is imported below
+        importlib.import_module("torch")  # first: at its end, fixes of a plan import what is imported below
     if name == "Loader":
         from hasten.data.loader import Loader
 

@@ -1009,3 +1009,15 @@ def test_what_load_returns_belongs_to_the_pixels_of_its_time(photo, memo):
         return old[1, 1], image
 
     assert_same(old_and_new, photo)
+
+
+@pytest.mark.parametrize("pipeline", ["asarray", "array", "resize", "crop", "loaded first"])
+def test_pixels_that_are_given_back_while_they_are_read_are_computed_again(photo, memo, monkeypatch, pipeline):
+    view = RamTier.view
+
+    def view_of_what_is_gone(self, key):
+        found = view(self, key)
+        return found and (np.concatenate((found[0][:192], np.zeros_like(found[0][192:]))), lambda: False)
+
+    monkeypatch.setattr(RamTier, "view", view_of_what_is_gone)
+    assert_same(PIPELINES[pipeline], photo)

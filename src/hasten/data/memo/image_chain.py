@@ -29,11 +29,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from hasten.data.memo.calls import belongs
 from hasten.data.memo.codec import Raw
-from hasten.data.memo.image_link import Link, Pixels, found_in, meta_of, note_key, num_bytes_of
+from hasten.data.memo.image_link import Link, Pixels, always, found_in, meta_of, note_key, num_bytes_of
 from hasten.data.memo.image_source import Source, source_of
 from hasten.data.memo.image_state import (
     TAG,
@@ -289,7 +287,9 @@ class Chains:
             return link.core
         with using(None):
             if link.pixels is not None:
-                return self._unpacked(link.mode, link.size, link.pixels)
+                core = self._unpacked(link.mode, link.size, link.pixels)
+                if link.is_intact():
+                    return core
             with truncated_images(link.opened["truncated"]):
                 image = self._opened_again(link)
                 for name, arguments in link.operations:
@@ -335,7 +335,7 @@ class Chains:
 
     def _load_packed(self, memo: Memo, image: Any, link: Link, original: Function) -> Any:
         """Load an image of a mode that ends the chain."""
-        found = found_in(memo, link, notes=False)
+        found = found_in(memo, link, notes=False, views=False)
         if found is None:
             loaded = self._loaded(image, link, original)
             if loaded is None:
@@ -368,9 +368,11 @@ class Chains:
             return None
         if tuple(box) != (0, 0, width, height):
             self.module._decompression_bomb_check((right - left, lower - upper))
-        rows = link.pixels.reshape(height, width, -1)[upper:lower, left:right]
-        pixels = np.ascontiguousarray(rows).reshape(-1)
-        part = link._replace(key=None, size=(right - left, lower - upper), pixels=pixels, waiting=())
+        pixels = link.pixels.reshape(height, width, -1)[upper:lower, left:right].copy().reshape(-1)
+        if not link.is_intact():
+            return None
+        size = right - left, lower - upper
+        part = link._replace(key=None, size=size, pixels=pixels, is_intact=always, waiting=())
         return self._without_pixels(info_of(image), part)
 
     # Promises

@@ -14,6 +14,11 @@ from hasten.data.memo.image_state import transparency_of
 from hasten.data.memo.memo import Memo
 
 
+def always() -> bool:
+    """Of bytes that nobody else holds."""
+    return True
+
+
 class Link(NamedTuple):
     """An image as a link of a chain; key None: the chain ends with it."""
 
@@ -30,6 +35,8 @@ class Link(NamedTuple):
     """What they took."""
     position: int | None = None
     """Where loading leaves a file that is not Pillow's own."""
+    is_intact: Callable[[], bool] = always
+    """Whether the stored bytes are still there; asked after they were copied."""
     pixels: np.ndarray[Any, Any] | None = None
     """The stored bytes, or"""
     core: Any = None
@@ -78,21 +85,34 @@ def note_key(key: bytes) -> bytes:
     return bytes((key[0] ^ 1,)) + key[1:]
 
 
-def found_in(memo: Memo, link: Link, *, notes: bool = True) -> tuple[Link, Any] | None:
-    """A link with what the store has of it, and its transparency: pixels, or at least a note of what they are like."""
+def found_in(memo: Memo, link: Link, *, notes: bool = True, views: bool = True) -> tuple[Link, Any] | None:
+    """A link with what the store has of it, and its transparency.
+
+    Args:
+        memo: the store.
+        link: what to look for.
+        notes: whether a note of what the image is like will do, where there are no pixels.
+        views: whether the pixels may lie where they are stored: ask `is_intact` after copying them.
+    """
     assert link.key is not None
     for key in (link.key, note_key(link.key))[: 2 if notes else 1]:
-        place = memo.find(key)
-        if place is None:
-            continue
+        is_note = key is not link.key
+        viewed = memo.view(key, counted=not is_note) if views else None
+        if viewed is not None:
+            memory, is_intact = viewed
+        else:
+            place = memo.find(key)
+            if place is None:
+                continue
+            memory, is_intact = place[1], always
+            if not is_note:
+                memo.hit(place[0])
         try:
-            raw = decode(place[1])
+            raw = decode(memory, is_own=viewed is None)
             mode, size, position = raw.meta["mode"], tuple(raw.meta["size"]), raw.meta["position"]
             transparency = raw.meta["transparency"]
-        except (ValueError, KeyError, AttributeError, TypeError):  # not ours
+        except (ValueError, KeyError, AttributeError, TypeError):  # not ours, or given back meanwhile
             continue
-        if key is not link.key:
-            return link._replace(mode=mode, size=size, position=position, pixels=None, core=None), transparency
-        memo.hit(place[0])
-        return link._replace(mode=mode, size=size, position=position, pixels=raw.data, core=None), transparency
+        found = link._replace(mode=mode, size=size, position=position, pixels=None, core=None)
+        return (found if is_note else found._replace(pixels=raw.data, is_intact=is_intact)), transparency
     return None

@@ -95,10 +95,10 @@ class Memo:
                 return at, memory
         return None
 
-    def view(self, key: bytes) -> tuple[Memory, Callable[[], bool]] | None:
-        """See `RamTier.view`; counted as a hit."""
+    def view(self, key: bytes, *, counted: bool = True) -> tuple[Memory, Callable[[], bool]] | None:
+        """See `RamTier.view`; `counted`: as a hit."""
         found = self._tiers[0].view(key) if self._tiers and isinstance(self._tiers[0], RamTier) else None
-        if found is not None:
+        if found is not None and counted:
             self.hit(0)
         return found
 

@@ -69,7 +69,9 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
         if isinstance(link, Link) and link.pixels is not None and chains.attribute not in self.__dict__:
             is_whole = (self.mode, self.size) == (link.mode, link.size)
             if is_whole and not arguments and not named:
-                return link.pixels.tobytes()
+                data = link.pixels.tobytes()
+                if link.is_intact():
+                    return data
         return originals["tobytes"](self, *arguments, **named)
 
     @functools.wraps(originals["load"])
