@@ -1,6 +1,6 @@
 """The five stories on real images: what each write-up tells of, measured.
 
-    python benchmarks/stories.py DATA [--only tuned waiting held feeding limit grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/stories.py DATA [--only tuned waiting held disk feeding limit searched grow] [--names NAME ...] [--budget 420s]
 
 DATA holds photos/ and tiny/ (class folders), xray/ (films and labels.csv) and sr/ (photographs of any kind).
 
@@ -8,6 +8,8 @@ tuned   `hasten speedtest NAME --data DIR` for each story, its whole record
 waiting the same for feed on one thread, so that the other cores are the loader's: the data wait that its plan leaves
 held    superres: how fast its input is in the second epoch, by the share of the samples that the cache may hold, against
         the first and against epochs without a cache; 1 / (1 - 0.95 x share) is asked for
+disk    the same with a third of the samples in memory and the rest on the disk, against none of them
+searched `hasten tune` of superres in a control group in which memory holds a third of its samples
 limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the story's own
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
@@ -32,8 +34,8 @@ from typing import Any
 
 import msgspec
 from story_common import FOLDERS, hasten, scratch, shown
-from story_loader import feeding, held
-from story_memory import grow, limit
+from story_loader import disk, feeding, held
+from story_memory import grow, limit, searched
 
 from hasten.cli.saved import nearest_run
 from hasten.diagnosis.diagnose import diagnose
@@ -119,7 +121,16 @@ def brief(name: str, result: dict[str, Any]) -> None:
     )
 
 
-QUESTIONS = {"tuned": tuned, "waiting": waiting, "held": held, "feeding": feeding, "limit": limit, "grow": grow}
+QUESTIONS = {
+    "tuned": tuned,
+    "waiting": waiting,
+    "held": held,
+    "disk": disk,
+    "feeding": feeding,
+    "limit": limit,
+    "searched": searched,
+    "grow": grow,
+}
 
 
 def main() -> None:

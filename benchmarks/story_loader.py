@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from story_common import FOLDERS, copies, shown
+from story_common import FOLDERS, copies, scratch, shown
 
 from hasten.stats import paired_speedup
 from hasten.workloads.catalog import WORKLOADS
@@ -68,9 +68,24 @@ def held_of(folder: Path, wanted: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def epoch_seconds(folder: Path, *, budget: int) -> dict[str, float]:
-    """Epochs of the story's dataset, in a process of their own."""
-    return asked("--epochs-of", folder, budget)
+def disk(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Epochs of the loader alone: a third of the samples in memory and the rest on the disk, against none of them."""
+    sides: dict[str, list[float]] = {"with": [], "without": []}
+    with copies(data / FOLDERS["superres"], EPOCH) as folder:
+        need = epoch_seconds(folder, budget=1 << 32)["bytes"]
+        for number in range(wanted.rounds):
+            for name in ("with", "without") if number % 2 == 0 else ("without", "with"):
+                with scratch() as cache:
+                    room = {"budget": int(need / 3), "cache": cache} if name == "with" else {"budget": 0}
+                    sides[name].append(epoch_seconds(folder, **room)["second"])
+    speedup = paired_speedup(sides["without"], sides["with"], looks=False)
+    print(f"a third in memory, the rest on the disk: {shown(speedup)} epochs without a cache", flush=True)
+    yield "disk", {"bytes": need, "ram_bytes": int(need / 3), "speedup": speedup, "seconds": sides}
+
+
+def epoch_seconds(folder: Path, *, budget: int, cache: Path | None = None) -> dict[str, float]:
+    """Epochs of the story's dataset, in a process of their own; `cache`: a folder for what memory does not hold."""
+    return asked("--epochs-of", folder, budget, *([cache] if cache is not None else []))
 
 
 def asked(*words: object) -> dict[str, float]:
@@ -80,7 +95,7 @@ def asked(*words: object) -> dict[str, float]:
     return json.loads(told.stdout.splitlines()[-1])
 
 
-def measure_epochs(folder: Path, budget: int) -> None:
+def measure_epochs(folder: Path, budget: int, cache: str = "") -> None:
     """What `epoch_seconds` starts."""
     sys.path.insert(0, str(WORKLOADS["superres"].script.parent))
     import superres
@@ -92,7 +107,11 @@ def measure_epochs(folder: Path, budget: int) -> None:
     images = read_unlabelled(folder)
     part, _ = choose(images)
     dataset = superres.PhotographPairs(images, part, side=96, transform=superres.Cut(96, training=True))
-    loader = Loader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True, cache=budget or None)
+    caches: dict[str, Any] = {"cache": budget or None}
+    if cache:
+        os.environ["HASTEN_CACHE"] = cache
+        caches["disk_cache"] = "4 GiB"
+    loader = Loader(dataset, 16, shuffle=True, num_workers=2, persistent_workers=True, **caches)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -183,7 +202,7 @@ def tree_seconds() -> float:
 
 
 MEASURED = {
-    "--epochs-of": lambda folder, budget: measure_epochs(Path(folder), int(budget)),
+    "--epochs-of": lambda folder, budget, *cache: measure_epochs(Path(folder), int(budget), *cache),
     "--ceiling-of": lambda folder: measure_ceiling(Path(folder)),
     "--loader-of": lambda folder: measure_loader(Path(folder)),
 }

@@ -101,6 +101,18 @@ def limit_of(photographs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"limit: {name}", result
 
 
+def searched(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What `hasten tune` keeps of superres where memory holds about a third of its samples."""
+    with copies(data / FOLDERS["superres"], REPEATS) as photographs, scratch() as folder:
+        story = [str(WORKLOADS["superres"].script), "--data", str(photographs), "--epochs", "1000"]
+        story += ["--blocks", "1", "--channels", "8"]
+        result = limited(hasten("tune", "--budget", "4m", *story), folder, seconds=560.0)
+        plan = folder / "hasten.toml"
+        result["plan"] = plan.read_text(encoding="utf-8").splitlines() if plan.exists() else []
+    print("\n".join(result["plan"]), flush=True)
+    yield "searched", result
+
+
 def grow(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     story = [str(WORKLOADS["feed"].script), "--data", str((data / FOLDERS["feed"]).resolve()), "--grow"]
     story += ["--images", "600", "--epochs", "5", "--batch-size", "32"]
