@@ -5,7 +5,7 @@ import pytest
 from runs import COMPUTING, GIB, STEP, loader, machine, run, steps, tried
 
 from hasten.fixes.fix import situation_of
-from hasten.records import Device, Interval, Intervention, ModelFacts, Stage
+from hasten.records import Device, FileRead, Interval, Intervention, ModelFacts, Stage
 from hasten.tuning.search import candidates
 
 NET = ModelFacts(
@@ -165,3 +165,37 @@ def test_a_fault_that_costs_nothing_is_not_said_to_be_none():
     assert "next to nothing" in reasons(facts={"zero_grad_in_place": True})["set_to_none"]
     assert reasons()["no_grad_validation"] == "validation records no gradients"
     assert "next to nothing" in reasons(facts={"validation_grad": True})["no_grad_validation"]
+
+
+def short_of_memory(read_seconds):
+    """A set of three times the memory, whose samples take 60 ms to decode, on a disk of so many seconds for 100 MB."""
+    decoding = Stage(name="decode", detail="Pillow JPEG", seconds=60.0, cpu_seconds=60.0)
+    slow = loader(
+        stages=(decoding,),
+        batch_work_seconds=(0.12, 0.12),
+        num_measured_batches=40,
+        num_measured_samples=1000,
+        num_samples=30_000,
+        decoded_bytes_per_sample=1e6,
+    )
+    read = FileRead(num_files=100, num_bytes=100 << 20, cold_seconds=read_seconds, warm_seconds=0.01)
+    return {
+        "loaders": (slow,),
+        "steps": WAITING,
+        "interventions": [tried("replay", 0.45)],
+        "on": machine(memory_available_bytes=12 << 30),
+        "file_read": read,
+    }
+
+
+def test_a_disk_is_promised_where_memory_does_not_hold_the_set_and_it_is_faster_than_computing():
+    alone, beside = promised(**short_of_memory(0.1)), promised({"cache": "auto"}, **short_of_memory(0.1))
+    assert alone["disk_cache"].saves > alone["cache"].saves, "the disk holds all of it"
+    assert alone["cache"].saves + beside["disk_cache"].saves == pytest.approx(alone["disk_cache"].saves, rel=0.05)
+    assert "66% of the set does not fit in memory" in beside["disk_cache"].because
+
+
+def test_no_disk_is_promised_that_is_slower_than_computing_or_not_needed():
+    assert "sooner than they are computed" in reasons(**short_of_memory(10.0))["disk_cache"]
+    plenty = {**short_of_memory(0.1), "on": machine(memory_available_bytes=64 << 30)}
+    assert "memory holds everything" in reasons(**plenty)["disk_cache"]
