@@ -861,6 +861,8 @@ def test_functions_that_the_script_replaced_are_its_own_affair(photo, monkeypatc
             original = getattr(owner, name)
             monkeypatch.setattr(owner, name, mine)
         pixels = {Image.open(photo).convert("RGB").resize((8, 8)).tobytes() for _ in range(4)}
+        if when == "after":
+            monkeypatch.undo()  # before ours are put back below it
     monkeypatch.undo()
     assert memo.counts().num_hits == 0 and len(pixels) == (1 if name == "load" else 4)
     memo.close()
