@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import weakref
@@ -20,14 +19,14 @@ from hasten.data.epoch.stats import Counts
 from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.arena import Arena
 from hasten.data.layout.slots import Slots
-from hasten.data.layout.tree import Layout, finished
+from hasten.data.layout.tree import Layout
 from hasten.data.memo.budget import Forecast, available_memory
 from hasten.data.memo.folders import FolderSamples, folder_samples, is_threadable
 from hasten.data.memo.memo import Memo, MemoCounts, key_of_host, open_memo
 from hasten.data.workers.pool import InlinePool, WorkerPool
 from hasten.data.workers.processes import ProcessPool
 from hasten.data.workers.tasks import WorkerConfig
-from hasten.data.workers.threads import ThreadPool, has_gil, held_share
+from hasten.data.workers.threads import ThreadPool, has_gil
 from hasten.devices import cuda
 
 
@@ -53,8 +52,7 @@ class LoaderOptions:
 
 
 SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
-NUM_TRIED = 16  # samples, to see how much of them holds the interpreter's lock, and what a full cache would take
-MOST_HELD = 0.5  # of the interpreter's lock, by all threads together: the training loop needs it as well
+NUM_TRIED = 16  # samples, to see what a full cache would take
 
 log = logging.getLogger("hasten")
 
@@ -168,20 +166,7 @@ class LoaderState:
         folders = self.folders
         if asks_for_processes or folders is None or loader.collate_fn not in (default_collate, default_convert):
             return False
-        if not is_threadable(loader.dataset):
-            return False
-        if not has_gil():
-            return True
-        indices = itertools.cycle(range(min(NUM_TRIED, len(loader.dataset))))  # type: ignore[arg-type]
-        generator = torch.Generator()
-
-        def make() -> None:
-            finished(folders.sample(next(indices), lambda: generator))
-
-        try:
-            return held_share(make) * loader.num_workers < MOST_HELD
-        except Exception:  # a sample that cannot be made is raised in its place
-            return False
+        return is_threadable(loader.dataset) and not has_gil()
 
 
 _memos: dict[int, list[tuple[tuple[object, ...], Memo]]] = {}  # by the dataset's id, for datasets may have no hash

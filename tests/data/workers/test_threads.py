@@ -1,0 +1,46 @@
+"""Threads where somebody asks for them, or where Python has no global lock."""
+
+import pytest
+from samples import Nested
+
+from hasten.data.epoch.state import LoaderState
+from hasten.data.loader import Loader
+from hasten.data.memo.folders import FolderSamples
+
+
+class Folders(FolderSamples):
+    def sample(self, index, generator):
+        return self.dataset[index]
+
+
+@pytest.mark.parametrize(
+    "has_gil, arguments, threads",
+    [
+        (True, {}, False),
+        (False, {}, True),
+        (False, {"workers": "processes"}, False),
+        (True, {"workers": "threads"}, True),
+        (False, {"worker_init_fn": print}, False),
+        (False, {"multiprocessing_context": "fork"}, False),
+        (False, {"collate_fn": list}, False),
+    ],
+    ids=str,
+)
+def test_samples_that_are_safe_in_threads_get_threads_in_a_python_without_a_lock(
+    monkeypatch, has_gil, arguments, threads
+):
+    monkeypatch.setattr("hasten.data.epoch.state.has_gil", lambda: has_gil)
+    monkeypatch.setattr("hasten.data.epoch.state.folder_samples", Folders)
+    monkeypatch.setattr("hasten.data.epoch.state.is_threadable", lambda dataset: True)
+    assert uses_threads(Loader(Nested(), 4, num_workers=2, **arguments)) is threads
+
+
+def test_a_dataset_of_which_nothing_is_known_gets_processes(monkeypatch):
+    monkeypatch.setattr("hasten.data.epoch.state.has_gil", lambda: False)
+    assert uses_threads(Loader(Nested(), 4, num_workers=2)) is False
+
+
+def uses_threads(loader):
+    state = LoaderState()
+    state.prepare(loader, loader._options())
+    return state.uses_threads
