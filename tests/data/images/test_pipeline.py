@@ -2,12 +2,14 @@
 
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from hasten.data.images.ops import draw_offset, draw_uniform
 from hasten.data.images.pipeline import compile_transforms
 from hasten.data.images.pixels import torch_resizes_uint8
 from hasten.data.layout.scaling import ScaledImage, scale
@@ -304,3 +306,17 @@ def test_a_crop_that_does_not_fit_is_refused():
     pipeline = compile_transforms([v1.RandomCrop(64), v1.ToTensor()], pixels="identical")
     with pytest.raises(ValueError, match="64 x 64 does not fit in 20 x 30"):
         pipeline.complete(photo(20, 30), torch.Generator())
+
+
+def test_a_thread_that_drew_in_inference_mode_first_can_draw_outside_it():
+    def draw():
+        generator = torch.Generator().manual_seed(0)
+        with torch.inference_mode():
+            first = draw_uniform(0.0, 1.0, generator=generator)
+        return first, draw_uniform(0.0, 1.0, generator=generator), draw_offset(9, generator=generator)
+
+    with ThreadPoolExecutor(1) as pool:
+        first, second, offset = pool.submit(draw).result()
+    generator = torch.Generator().manual_seed(0)
+    assert (first, second) == tuple(torch.rand(1, generator=generator).item() for _ in range(2))
+    assert offset == torch.randint(0, 10, (1,), generator=generator).item()

@@ -1,7 +1,7 @@
 """What each known transform draws and does to an image, with the random numbers and the pixels of torchvision.
 
-Draws: the same calls of torch in the same order, of the same shapes, from a generator of one's own. The type and the device are
-given each time, for a user may have changed torch's defaults.
+Draws: the same numbers in the same order, from a generator of one's own. torch's `rand`, `uniform_` and `randint` draw a single
+number as `uniform_` and `random_` do. The type and the device are given, for a user may have changed torch's defaults.
 
 In and out: an image as `hasten.data.images.pixels` has it. An image of two axes stands for mode L, or for RGB with three
 equal channels: every op gives equal channels for these. Nothing here writes to its input.
@@ -10,6 +10,7 @@ equal channels: every op gives equal channels for these. Nothing here writes to 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -19,19 +20,31 @@ import torch
 from hasten.data.images.pixels import Resampling, to_tensor
 
 
+class _Scratch(threading.local):
+    """A thread's tensors to draw into: to make one for each draw takes longer than the draw."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # whoever draws first may be in it, and not all who draw later
+            self.real = torch.empty(1, dtype=torch.float32, device="cpu")
+            self.whole = torch.empty(1, dtype=torch.int64, device="cpu")
+
+
+_scratch = _Scratch()
+
+
 def draw_chance(probability: float, *, generator: torch.Generator) -> bool:
     """`torch.rand(1) < probability`, for a probability that is a float32."""
-    return torch.rand(1, generator=generator, dtype=torch.float32, device="cpu").item() < probability
+    return draw_uniform(0.0, 1.0, generator=generator) < probability
 
 
 def draw_uniform(low: float, high: float, *, generator: torch.Generator) -> float:
     """`torch.empty(1).uniform_(low, high)`."""
-    return _drawn_uniform(low, high, generator).item()
+    return _scratch.real.uniform_(low, high, generator=generator).item()
 
 
 def draw_offset(room: int, *, generator: torch.Generator) -> int:
     """A whole number from 0 to `room`, both included."""
-    return int(torch.randint(0, room + 1, (1,), generator=generator, device="cpu").item())
+    return int(_scratch.whole.random_(0, room + 1, generator=generator).item())
 
 
 def draw_resized_crop(
@@ -67,12 +80,8 @@ def draw_sides(
     """(height, width) of a part of `area`: first its share of the area is drawn, then its width / height."""
     target = area * draw_uniform(*scale, generator=generator)
     # The exponential is float32's, whose last bit decides now and then on which side of a half a length falls.
-    shape = _drawn_uniform(*log_ratio, generator).exp_().item()
+    shape = _scratch.real.uniform_(*log_ratio, generator=generator).exp_().item()
     return round(math.sqrt(target / shape)), round(math.sqrt(target * shape))
-
-
-def _drawn_uniform(low: float, high: float, generator: torch.Generator) -> torch.Tensor:
-    return torch.empty(1, dtype=torch.float32, device="cpu").uniform_(low, high, generator=generator)
 
 
 Range = tuple[float, float]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import functools
 import json
 import math
 import struct
@@ -26,6 +27,7 @@ _TORCH = {
     str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
 SHARED_FROM = 1 << 20  # bytes from which a value views the memory that was read; smaller ones own theirs
+SHORT = 512  # bytes of a header that is worth remembering: images of one size have the same
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -84,10 +86,16 @@ def decode(memory: np.ndarray[Any, Any], *, is_own: bool = True) -> Any:
     """
     try:
         (length,) = _LENGTH.unpack_from(memory.data)
-        header = json.loads(memory[_LENGTH.size : _LENGTH.size + length].tobytes())
-        return _Reader(memory, aligned(_LENGTH.size + length), is_own).read(header)
+        header = memory[_LENGTH.size : _LENGTH.size + length].tobytes()
+        tree = _parsed(header) if length <= SHORT else json.loads(header)
+        return _Reader(memory, aligned(_LENGTH.size + length), is_own).read(tree)
     except Exception as error:  # whatever bytes that are not ours lead to
         raise ValueError(f"not a stored value: {error!r}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(header: bytes) -> Any:
+    return json.loads(header)  # what is read from it is never changed
 
 
 def _describe(value: Any, buffers: list[memoryview]) -> Any:

@@ -135,7 +135,7 @@ class FolderSamples:
         self, path: str, pipeline: ImagePipeline, lent: list[Callable[[], bool]] | None
     ) -> np.ndarray[Any, Any]:
         def prepare() -> np.ndarray[Any, Any]:
-            return _dense(pipeline.prepare(read_image(path, keep_grey=True)))
+            return _dense(pipeline.prepare(read_image(path, keep_grey=True)), in_planes=pipeline.only_cuts)
 
         memo = current()
         identity = None if memo is None else identity_of_path(path)
@@ -173,9 +173,12 @@ class FolderSamples:
         return known[1]
 
 
-def _dense(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The image without gaps, as it must be to be cached; itself, unless it is a part of a larger one."""
+def _dense(image: np.ndarray[Any, Any], *, in_planes: bool) -> np.ndarray[Any, Any]:
+    """The image without gaps, as it must be to be cached; `in_planes`: channel by channel, as a batch has it."""
     planes = image if image.ndim == 2 else image.transpose(2, 0, 1)
+    if in_planes:
+        dense = np.ascontiguousarray(planes)
+        return dense if image.ndim == 2 else dense.transpose(1, 2, 0)
     return image if image.flags.c_contiguous or planes.flags.c_contiguous else image.copy("K")
 
 
