@@ -106,7 +106,7 @@ def searched(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dic
     with copies(data / FOLDERS["superres"], REPEATS) as photographs, scratch() as folder:
         story = [str(WORKLOADS["superres"].script), "--data", str(photographs), "--epochs", "1000"]
         story += ["--blocks", "1", "--channels", "4", "--side", "48"]  # so small a net waits for its photographs
-        result = limited(hasten("tune", "--budget", "4m", *story), folder, seconds=560.0)
+        result = limited(hasten("tune", "--budget", "10m", *story), folder, seconds=1500.0)
         plan = folder / "hasten.toml"
         text = plan.read_text(encoding="utf-8") if plan.exists() else ""
         result["plan"] = text.partition("[fixes]\n")[2].splitlines()
