@@ -19,7 +19,19 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from hasten.records import BothSides, Diagnosis, Edit, Finding, Followed, Proof, Run, Settings, Trial, Tuning, encode
+from hasten.records import (
+    BothSides,
+    Diagnosis,
+    Finding,
+    Followed,
+    Proof,
+    Run,
+    Settings,
+    Suggestion,
+    Trial,
+    Tuning,
+    encode,
+)
 from hasten.reports import format
 from hasten.reports.page.cache import cache_tiers
 from hasten.reports.page.chart import Chart
@@ -44,7 +56,6 @@ WHAT = {  # of what both sides were measured by
     "seconds to target": "target reached after",
     "seconds to target, or to the end": "target reached after; where the script never came so far, all of its run",
 }
-SIGNS = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +84,7 @@ def page(told: Told) -> str:
         what_ifs=[
             (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
         ],
-        edits=[_edit(edit) for edit in tuning.edits] if tuning is not None else [],
+        suggestions=[_suggestion(one) for one in tuning.suggestions] if tuning is not None else [],
         trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
         heats=_heats(tuning),
         skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
@@ -192,10 +203,14 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
     }
 
 
-def _edit(edit: Edit) -> dict[str, object]:
-    lines = [(SIGNS.get(line[:1], ""), legible(line)) for line in edit.diff.splitlines()]
-    where = legible(f"{edit.file}:{edit.line}")
-    return {"where": where, "because": edit.because, "gain": format.seconds(edit.recoverable), "lines": lines}
+def _suggestion(one: Suggestion) -> dict[str, str]:
+    return {
+        "title": one.title,
+        "where": legible(f"{one.file}:{one.line}"),
+        "source": legible(one.source),
+        "example": one.example,
+        "gain": format.seconds(one.recoverable),
+    }
 
 
 def _trial(trial: Trial, tuning: Tuning) -> dict[str, str]:
