@@ -136,8 +136,8 @@ def add_run(verbs: Verbs) -> None:
 
 
 def _run(wanted: argparse.Namespace) -> int:
+    from hasten.machine.machine import read_machine
     from hasten.measurement.launch import command_words
-    from hasten.measurement.system.machine import read_machine
     from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
     from hasten.tuning.running import run_under
 
