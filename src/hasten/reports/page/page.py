@@ -33,14 +33,13 @@ from hasten.records import (
     encode,
 )
 from hasten.reports import format
-from hasten.reports.page.cache import cache_tiers
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
-from hasten.reports.page.loader import cost_of_a_sample, memory_needed
+from hasten.reports.page.loader import cost_of_a_sample
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.steps import course, distribution, where_it_goes
+from hasten.reports.page.steps import course, where_it_goes
 from hasten.reports.page.trials import forest, losses
-from hasten.reports.surroundings import SANDBOXES, machine_words
+from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
 from hasten.reports.tuning import beside, headline, outcome, state_of, taken_out, untried
 from hasten.safe_text import legible
 
@@ -91,7 +90,7 @@ def page(told: Told) -> str:
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
         followed=[_followed(one, tuning) for one in told.followed[:MOST_FOLLOWED]],
-        facts=_facts(run),
+        facts=_facts(told),
         notes=[*run.notes, *(tuning.notes if tuning is not None else ())],
         record=_record(told),
         made=time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
@@ -145,11 +144,8 @@ def _charts(told: Told) -> Iterable[Chart]:
         where_it_goes(run, told.diagnosis),
         timeline(run.timeline, told.after.timeline if told.after is not None else None, under=_under(told)),
         course(run),
-        distribution(run),
         machine_over_time(run),
         cost_of_a_sample(run),
-        memory_needed(run, told.diagnosis),
-        cache_tiers(told.after or run, in_search=told.after is not None),
         *([forest(tuning), losses(tuning)] if tuning is not None else []),
     ]
     return [chart for chart in found if chart is not None]
@@ -278,8 +274,9 @@ def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
     return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(told: Told) -> list[tuple[str, str]]:
     """The machine and what was measured."""
+    run = told.run
     facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(legible, run.command)))]
     facts += [("Folder", legible(run.directory)), ("Steps", format.count(len(run.steps)))]
     if run.sandbox is not None:
@@ -287,7 +284,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     if run.overhead is not None:
         taken = run.overhead.marks_per_step * run.overhead.seconds_per_mark
         facts.append(("Measuring cost", f"{format.seconds(taken)} a marked step, by the count"))
-    return facts
+    return facts + [("Cache", line) for line in cache_lines(told.after or run, told.diagnosis)]
 
 
 def _record(told: Told) -> dict[str, str]:
