@@ -129,7 +129,6 @@ def add_run(verbs: Verbs) -> None:
     verb = add_verb(verbs, "run", says, _run, usage=f"hasten run [options] {WHAT_TO_RUN}")
     verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="the plan (hasten.toml)")
     verb.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; repeatable")
-    verb.add_argument("--live", action="store_true", help="show how it goes in the terminal's last row")
     verb.add_argument("--auto", action="store_true", help="tune first, where there is no plan yet")
     _add_budget(verb)
     add_command(verb)
@@ -152,4 +151,4 @@ def _run(wanted: argparse.Namespace) -> int:
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):
         tell(line)
-    return run_under(plan, command, told=told, root=RESULTS, live=wanted.live)
+    return run_under(plan, command, told=told, root=RESULTS)
