@@ -47,8 +47,6 @@ def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: 
 def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
     settings = {**SURVIVAL, **plan.settings}
-    if settings.get("chunked_forward", False) is not False:
-        settings = {**settings, "micro_batch": plan.settings.get("micro_batch", False)}
     make_folder(root)
     spec: Mapping[str, object] = {
         "mode": "follow",
