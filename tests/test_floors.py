@@ -15,6 +15,7 @@ FLOORS = {
     "stats": 0,
     "cgroup": 0,
     "records": 1,
+    "format": 2,
     "agent": 2,
     "devices": 2,
     "machine": 3,
