@@ -34,7 +34,7 @@ class FakeBench:
             samples_per_step=32.0,
             startup_seconds=2.0 + self._compiling(settings),
             peak_bytes=1e9,
-            fixes={name: self.refused.get(name, "on") for name in settings},
+            not_applied={name: why for name, why in self.refused.items() if name in settings},
         )
 
     def _compiling(self, settings):

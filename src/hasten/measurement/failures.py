@@ -40,16 +40,14 @@ def _batch(raw: Mapping[str, Any]) -> str:
 
 def why_no_step(outcome: Outcome) -> str:
     """Why a script that ended well was not seen to make a step."""
-    states = [str(s[0]) for s in outcome.statuses]
-    if not states:
+    if not outcome.statuses:
         return (
             "the script ended and never imported torch where hasten could see it; "
             "is it a PyTorch script? (python -I and TORCH_DEVICE_BACKEND_AUTOLOAD=0 keep hasten out)"
         )
-    if any(s[3] for s in outcome.statuses):
-        number = max(int(s[3]) for s in outcome.statuses)  # type: ignore[call-overload]
-        return f"the script ended after {number} backwards and no optimizer step; give it more steps to run"
-    if "loading" in states:
+    if backwards := max(s.num_backwards for s in outcome.statuses):
+        return f"the script ended after {backwards} backwards and no optimizer step; give it more steps to run"
+    if any(s.state == "loading" for s in outcome.statuses):
         return (
             "the script ended without an optimizer step, though it iterated a loader; does the loader yield batches?"
         )

@@ -29,7 +29,8 @@ from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.resources import ResourceSampler
-from hasten.measurement.watching import Status, Watch, statuses_in
+from hasten.measurement.watching import Watch, statuses_in
+from hasten.protocol import Status
 from hasten.records import ResourceSample
 from hasten.safe_text import legible
 

@@ -176,7 +176,7 @@ class _Measuring:
                 environment={**self.wanted.environment, **(environment or {})},
                 output=output,
                 patience=self.wanted.patience,
-                on_status=lambda status: self.on_progress(what, float(status[2]), expected),  # type: ignore[arg-type]
+                on_status=lambda status: self.on_progress(what, status.seconds, expected),
             )
             return launch.run()
 

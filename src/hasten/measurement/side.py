@@ -7,7 +7,6 @@ Two sides may take turns: then their steps are told as the machine was for both.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shutil
 import statistics
@@ -24,7 +23,7 @@ from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
-from hasten.measurement.watching import Status
+from hasten.protocol import FixesReport, Status, files_of, read
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -44,7 +43,7 @@ class Seen:
     samples_per_step: float | None
     startup_seconds: float  # from the start of the process to the end of its warm-up
     peak_bytes: float
-    fixes: Mapping[str, str] = field(default_factory=dict)  # of each: "on", or why it is not
+    not_applied: Mapping[str, str] = field(default_factory=dict)  # of each fix that could not be, why
     quality: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
 
@@ -192,10 +191,9 @@ def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
 def _seen(launch: Launch) -> Seen:
     """What a launch told that is over."""
     outcome = launch.outcome
-    fixes: dict[str, str] = {}
-    for path in launch.folder.glob("fixes-*.json"):  # of several processes, the one that trains puts on most
-        states = json.loads(path.read_text(encoding="utf-8"))
-        fixes.update({name: state for name, state in states.items() if fixes.get(name, "on") == "on"})
+    not_applied: dict[str, str] = {}
+    for path in files_of(FixesReport, launch.folder):
+        not_applied |= read(FixesReport, path).not_applied
     if outcome.exit_code not in (0, None):
         raise SideError(f"the script failed (exit code {outcome.exit_code}): {outcome.last_line}")
     trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
@@ -217,7 +215,7 @@ def _seen(launch: Launch) -> Seen:
         samples_per_step=statistics.fmean(samples) if samples else None,
         startup_seconds=began - outcome.started,
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
-        fixes=fixes,
+        not_applied=not_applied,
         quality=raw.get("quality", {}),
         output=outcome.output,
     )

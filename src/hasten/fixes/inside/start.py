@@ -7,9 +7,7 @@ each that is not on. Refuses to break the script.
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
+from hasten.protocol import FixesReport, write
 
 
 def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
@@ -31,13 +30,10 @@ def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
                 sys.stderr.write(f"hasten: {name} is not on: {state}\n")
 
     def tell(states: Mapping[str, str]) -> None:
+        not_applied = {name: state for name, state in states.items() if state != "on"}
         with contextlib.suppress(OSError):
-            scratch = folder / f".fixes-{os.getpid()}"
-            scratch.write_text(json.dumps(states), encoding="utf-8")
-            scratch.replace(folder / f"fixes-{os.getpid()}.json")
+            write(FixesReport(not_applied=not_applied), folder)
 
-    note = tell if spec["mode"] != "follow" else say
-    site = Site(patches, on_change=note)
+    site = Site(patches, on_change=tell if spec["mode"] != "follow" else say)
     for name, installer, value in spec.get("fixes", []):
         site.install(name, installer, value)
-    note(site.states)

@@ -33,7 +33,8 @@ from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
-from hasten.measurement.inside.status import Status
+from hasten.measurement.inside.status import StatusFile
+from hasten.protocol import EndedBy
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -82,8 +83,7 @@ class Session:
         self.extra: dict[str, object] = {}  # what segments found out
         self.not_applied: dict[str, str] = {}  # of each switch that could not be turned on, why
         self._rearm = 0
-        self._status = Status(folder)
-        self._status.tell(self._counts())
+        self._status = StatusFile(folder, history, self.boundary)
 
     # ------------------------------------------------------------------------------------------- the hooks
 
@@ -96,7 +96,7 @@ class Session:
             self._rearm = 2
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
-        self._status.reach("loading", self._counts())
+        self._status.reach("loading")
 
     @_standing_aside
     def loader_ends(self, iterator: object, start: float) -> None:
@@ -190,7 +190,7 @@ class Session:
         if over:
             self._turn(self.course.bounds[-1][0])  # when the device was done
         if self._status.due(now):
-            self._status.tell(self._counts())
+            self._status.write()
 
     def _catch_up(self, now: float) -> float:
         """What the device was still to do belongs to the stretch that asked for it: wait for it, and say when it is done.
@@ -205,7 +205,7 @@ class Session:
         return self.marks.now()
 
     def _first_step_ended(self) -> None:
-        self._status.reach("warming up", self._counts())
+        self._status.reach("warming up")
         if self.roots is not None:
             self.roots.settle(self.boundary.parameters())
         # Marked, for a short script ends within its warm-up, and that is all there will be of it.
@@ -231,7 +231,7 @@ class Session:
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
         course.begin(segment, self.marks.now())
-        self._status.reach("measuring", self._counts())
+        self._status.reach("measuring")
 
     def _count(self, when: str) -> None:
         """Take down what only ever grows, before the measured steps and after them."""
@@ -247,7 +247,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def finish(self, ended_by: str) -> None:
+    def finish(self, ended_by: EndedBy) -> None:
         """Write the raw record; then leave at once, unless the script is ending by itself."""
         if self.closing:
             return
@@ -272,7 +272,7 @@ class Session:
             scratch.replace(path)
         except Exception as error:
             warn(f"the record cannot be written ({error!r})")
-        self._status.reach("done", self._counts())
+        self._status.reach("done", ended_by=ended_by)
         if ended_by == "hasten":
             self.leave()
 
@@ -319,7 +319,3 @@ class Session:
             "not_applied": self.not_applied,
             "device_spans": marks.device.spans if marks.device is not None else [],
         }
-
-    def _counts(self) -> tuple[int, float, int, str]:
-        history = self.course.history
-        return history.num_steps, history.measuring, self.boundary.num_backwards, self.course.label
