@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +19,110 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from hasten.errors import RecordError
 
+FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"  # environment variable: where measured processes write their messages
+SPEC_VARIABLE = "HASTEN_SPEC"  # environment variable: the LaunchSpec, as JSON
+TURN_ASKS, TURN_TOLD = "turn-asks", "turn-told"  # named pipes: a process asks for its turn, and is told that it is
+
 Message = TypeVar("Message")
 
+START = "hasten.fixes.inside.start:start"  # applies the fixes: called with the spec, the folder and the patches
+SWITCH = (
+    "hasten.fixes.inside.switches:make"  # turns a fix on and off: called with the session, the patches and its spec
+)
+
+Value = bool | int | float | str  # of a fix
+SandboxForm = Literal["overlay", "landlock", "redirect"]
+Mode = Literal["measure", "plain", "in turns", "first steps", "interventions", "hold", "here", "follow"]
 EndedBy = Literal["hasten", "script", "out of memory"]  # what ended a process; "hasten": its window was full
 State = Literal["imported", "loading", "warming up", "measuring", "done"]  # in this order, never back
+
+
+# ------------------------------------------------------------------------------------------- what a launch is to do
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixSpec:
+    """A fix to apply."""
+
+    name: str  # its key in a plan
+    installer: str  # "module:function", called with the Site, the name and the value
+    value: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSpec:
+    """A fix to turn on and off between two steps."""
+
+    cause: str  # that it confirms
+    fix: FixSpec
+    settle: int = 1  # steps after each change that are not counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interventions:
+    """What to alternate with the plain step in one process."""
+
+    switches: tuple[SwitchSpec, ...] = ()
+    switches_first: bool = False  # before the instruments below
+    min_steps: int = 1  # of a switch's segment
+    replay: bool = False  # held batches in the place of loaded ones
+    device_replay: str | None = None  # the same, held on this device
+    join: bool = False  # several held batches as one
+    drain: bool = False  # the loader alone, at the end
+    within: float = math.inf  # seconds in which switches may begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenInProof:
+    """What a plan's proof saw of losses and batches; a run that leaves it is warned about."""
+
+    loss: float | None = None  # mean of the last third of `loss_steps`; None: epochs may have been cut short
+    loss_spread: float | None = None
+    loss_steps: int | None = None
+    batch_mean: float | None = None
+    batch_spread: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """A run under a plan: nothing is measured but its pace."""
+
+    script: str
+    settings: dict[str, Value]  # of the plan
+    log: str | None = None  # the file of such runs; each appends a line
+    baseline_rate: float | None = None  # samples/s without the plan
+    proof: SeenInProof | None = None
+    unasked: tuple[str, ...] = ()  # fixes that are not in the plan: nobody misses them
+    live: bool = False  # show one line while it trains
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """What the processes of one launch are to do. Seconds are of steps that are measured, unless said otherwise."""
+
+    mode: Mode = "measure"
+    seconds: float = math.inf
+    num_steps: int | None = None  # "measure": at most; "first steps": exactly
+    full: bool = False  # "hold": mark every phase
+    fixes: tuple[FixSpec, ...] = ()
+    start_seconds: float = 0.0  # that the fixes may take before the first step
+    seed: int | None = None
+    shift: int = 0  # added to every seed that the script sets
+    repeated_batches: int | None = None  # the same over and over, in epochs as long as ever
+    warm_steps: int = 0  # of the warm-up, until each of these has come
+    warm_seconds: float = 0.0  # that this warm-up may take
+    epoch_batches: int | None = None  # epochs end after so many
+    quality: int | None = None  # batches to fingerprint; None: what training does to the model is not recorded
+    perturb: bool = False  # change every parameter in its last bit first
+    own_samples: bool = False  # record which samples are asked for, and make some once more
+    interventions: Interventions = Interventions()
+    following: Following | None = None
+    launcher: int | None = None  # process id of hasten; None: nobody ends what waits for this process
+    sockets: str | None = None  # folder for the sockets of loader workers
+    sandbox: SandboxForm | None = None
+
+
+# --------------------------------------------------------------------------------------- what measured processes write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +144,18 @@ class FixesReport:
 
 
 FILES: dict[type, str] = {Status: "status", FixesReport: "fixes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run under a plan: a line of the file of such runs, which `records.Followed` reads."""
+
+    script: str
+    settings: dict[str, Value]
+    ended: float  # seconds since 1970
+    num_steps: int
+    samples_per_second: float | None
+    baseline_rate: float | None
 
 
 # ------------------------------------------------------------------------------------------------------- files

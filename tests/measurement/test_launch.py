@@ -11,7 +11,7 @@ import pytest
 from hasten.errors import NoStepError
 from hasten.measurement.launch import Launch
 from hasten.measurement.watching import Watch
-from hasten.protocol import Status, to_json
+from hasten.protocol import LaunchSpec, Status, to_json
 
 MEASURING = to_json(Status(state="measuring", num_steps=3, seconds=1.0, num_backwards=3))
 
@@ -69,6 +69,6 @@ def test_an_interrupt_while_a_script_is_being_started_ends_it(workspace, monkeyp
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
-        Launch(command=command, spec={}, folder=workspace.new_folder(), workspace=workspace).run()
+        Launch(command=command, spec=LaunchSpec(), folder=workspace.new_folder(), workspace=workspace).run()
     assert started[0].poll() is not None, "it is left running"
     assert signal.getsignal(signal.SIGINT) is handler

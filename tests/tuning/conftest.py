@@ -20,7 +20,7 @@ class FakeBench:
         self.folder = Path("sides")
 
     def run(self, *, spec, environment, on_status=None):
-        settings = {name: value for name, _, value in spec["fixes"]}
+        settings = {fix.name: fix.value for fix in spec.fixes}
         self.launches.append(settings)
         if self.failing & set(settings):
             raise SideError("the script failed (exit code 1): RuntimeError: no")

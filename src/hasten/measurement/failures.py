@@ -10,7 +10,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from hasten.measurement.inside.child import OUT_OF_MEMORY
 from hasten.measurement.launch import Outcome
 
 SURVIVES = "`hasten run --set micro_batch=auto SCRIPT` trains it in smaller pieces at the same batch"
@@ -18,7 +17,7 @@ SURVIVES = "`hasten run --set micro_batch=auto SCRIPT` trains it in smaller piec
 
 def failure(code: int, outcome: Outcome) -> str:
     """Why a script that ended with this code cannot be measured."""
-    short = next((raw for raw in outcome.raws if raw["ended_by"] == OUT_OF_MEMORY), None)
+    short = next((raw for raw in outcome.raws if raw["ended_by"] == "out of memory"), None)
     if short is not None:
         return f"memory ran out{_batch(short)}; {SURVIVES}"
     if code < 0:

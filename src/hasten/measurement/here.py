@@ -22,6 +22,7 @@ from hasten.measurement.measure import run_of
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.system.machine import read_machine
 from hasten.measurement.system.resources import ResourceSampler
+from hasten.protocol import LaunchSpec
 from hasten.records import Run
 from hasten.safe_text import redacted
 
@@ -44,10 +45,8 @@ class Here:
         self._around = ExitStack()
         try:
             self._folder = Path(self._around.enter_context(tempfile.TemporaryDirectory(prefix="hasten-")))
-            spec = {"mode": "here", "seconds": float("inf")}
-            (self._folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
             self._started, self._zero = time.time(), time.perf_counter()
-            self._session, patches = begin(self._folder)
+            self._session, patches = begin(self._folder, LaunchSpec(mode="here"))
             self._around.callback(patches.undo)
             self._session.leave = lambda: None  # there is more to come in this process
             sampler = ResourceSampler(os.getpid(), clock=lambda: time.perf_counter() - self._zero)

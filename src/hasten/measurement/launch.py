@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -25,12 +25,11 @@ from typing import Any
 from hasten.errors import CommandError
 from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.environment import environment_for
-from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Watch, statuses_in
-from hasten.protocol import Status
+from hasten.protocol import FOLDER_VARIABLE, LaunchSpec, Status
 from hasten.records import ResourceSample
 from hasten.safe_text import legible
 
@@ -92,11 +91,12 @@ class Launch:
     """A launched command: started on entry; on exit it has ended, with all that it started."""
 
     command: Sequence[str]
-    spec: Mapping[str, object]
+    spec: LaunchSpec
     folder: Path  # inside the workspace's
     workspace: Workspace
     environment: Mapping[str, str] = field(default_factory=dict)
-    output: int | None = None  # descriptor for its output (and, where the spec says "quiet", its errors); None: ours
+    output: int | None = None  # descriptor for its output; None: ours
+    quiet: bool = False  # its errors go there as well
     patience: float = 60.0  # seconds for a first step
     longest: float = float("inf")  # seconds for everything
     on_status: Callable[[Status], object] = lambda _: None
@@ -129,17 +129,16 @@ class Launch:
     def _start(self) -> None:
         started = time.perf_counter()
         scratch = tempfile.TemporaryDirectory(dir=self.workspace.folder, ignore_cleanup_errors=True)
-        told = {**self.spec, "launcher": os.getpid(), "sockets": self._around.enter_context(scratch)}
-        told["sandbox"] = self.workspace.form
+        sockets = self._around.enter_context(scratch)
+        spec = replace(self.spec, launcher=os.getpid(), sockets=sockets, sandbox=self.workspace.form)
         command, view = self._around.enter_context(self.workspace.sandboxed(self.command))
-        (self.folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
         held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
         try:
             self.process = subprocess.Popen(
                 command,
-                env=environment_for(self.folder, self.environment, view=view),
+                env=environment_for(spec, self.folder, self.environment, view=view),
                 stdout=self.output,
-                stderr=self.output if self.spec.get("quiet") else None,
+                stderr=self.output if self.quiet else None,
                 start_new_session=self.apart,
             )
             self.outcome = Outcome(exit_code=None, started=started)

@@ -23,7 +23,7 @@ from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
-from hasten.protocol import FixesReport, Status, files_of, read
+from hasten.protocol import FixesReport, LaunchSpec, Status, files_of, read
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -98,7 +98,7 @@ class Bench:
     def run(
         self,
         *,
-        spec: Mapping[str, object],
+        spec: LaunchSpec,
         environment: Mapping[str, str],
         on_status: Callable[[Status], object] = lambda _: None,
     ) -> Seen:
@@ -107,7 +107,7 @@ class Bench:
             launch.run()
             return _seen(launch)
 
-    def run_whole(self, *, spec: Mapping[str, object], environment: Mapping[str, str]) -> Output:
+    def run_whole(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Output:
         """One launch to its end, and when it printed what. Raises SideError where it fails or does not train."""
         grown: list[tuple[float, int]] = []
         with self.prepared(spec, environment) as launch:
@@ -129,7 +129,7 @@ class Bench:
     @contextlib.contextmanager
     def prepared(
         self,
-        spec: Mapping[str, object],
+        spec: LaunchSpec,
         environment: Mapping[str, str],
         *,
         on_status: Callable[[Status], object] = lambda _: None,
@@ -137,18 +137,19 @@ class Bench:
     ) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         folder = self.workspace.new_folder()
-        patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
+        patience = self.patience + spec.start_seconds
         try:
             with (folder / OUTPUT).open("wb") as output:
                 yield Launch(
                     command=self.command,
-                    spec={**spec, "quiet": True},
+                    spec=spec,
                     folder=folder,
                     workspace=self.workspace,
                     environment=environment,
                     output=output.fileno(),
+                    quiet=True,
                     patience=patience,
-                    longest=patience + 4 * float(spec["seconds"]) + float(spec.get("warm_seconds", 0.0)),  # type: ignore[arg-type]
+                    longest=patience + 4 * spec.seconds + spec.warm_seconds,
                     on_status=on_status,
                     apart=apart,
                 )
@@ -158,14 +159,14 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-Side = tuple[Bench, Mapping[str, object], Mapping[str, str]]  # with its spec and its environment
+Side = tuple[Bench, LaunchSpec, Mapping[str, str]]  # with its spec and its environment
 
 
 def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
     """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
     with contextlib.ExitStack() as around:
         launches = [
-            around.enter_context(bench.prepared({**spec, "mode": "in turns"}, environment, apart=True))
+            around.enter_context(bench.prepared(replace(spec, mode="in turns"), environment, apart=True))
             for bench, spec, environment in sides
         ]
         try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from hasten.protocol import SandboxForm
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
@@ -237,9 +236,6 @@ class Overhead(Record, frozen=True):
     seconds_per_mark: float
     record_seconds: float = 0.0  # estimated cost a step of the time-of-record hooks
     sampler_cpu: float | None = None  # cores used by the parent's resource sampling
-
-
-SandboxForm = Literal["overlay", "landlock", "redirect"]
 
 
 class Run(Record, frozen=True):

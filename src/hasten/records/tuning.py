@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hasten.protocol import Value
 from hasten.records.codec import Name, Record
 from hasten.records.diagnosis import CacheNeed
 from hasten.records.machine import Machine
 from hasten.records.run import Interval
 
-Value = bool | int | float | str
 Settings = dict[str, Value]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
@@ -98,13 +98,16 @@ class Judge:
         if key not in self._told:
             self.on_launch("the plan's quality" if settings else "the script's own quality")
             steps = self.num_steps
-            spec = spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift)
-            seconds = SLOWER * max(SECONDS, steps * self.step_seconds)
-            spec.update(mode="first steps", steps=steps, seconds=seconds, perturb=perturb)
-            if self.epoch_batches is not None:
-                spec["epoch_batches"] = self.epoch_batches
-            if {*settings} <= {*DRAWN_ANEW, *TORCHS, "persistent_workers"} and not (shift or number or perturb):
-                spec["own_samples"] = True
+            drawn = {*settings} <= {*DRAWN_ANEW, *TORCHS, "persistent_workers"}
+            spec = replace(
+                spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift),
+                mode="first steps",
+                num_steps=steps,
+                seconds=SLOWER * max(SECONDS, steps * self.step_seconds),
+                perturb=perturb,
+                epoch_batches=self.epoch_batches,
+                own_samples=drawn and not (shift or number or perturb),
+            )
             began = time.monotonic()
             try:
                 self._told[key] = self.bench.run(

@@ -7,7 +7,6 @@ the script and its terminal: on systems that can, this process becomes the scrip
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hasten.errors import CommandError
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import specs_of, variables_of
 from hasten.measurement.environment import plugin_environment
-from hasten.measurement.inside.child import PLAN_VARIABLE
-from hasten.measurement.interventions import START
 from hasten.measurement.results import FOLLOWED, make_folder
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
 from hasten.records import Settings
 from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
@@ -80,19 +78,16 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = 
     if settings.get("chunked_forward", False) is not False:
         settings = {**settings, "micro_batch": plan.settings.get("micro_batch", False)}
     make_folder(root)
-    spec: Mapping[str, object] = {
-        "mode": "follow",
-        "plugins": [START],
-        "fixes": installers_of(settings),
-        "unasked": [name for name in SURVIVAL if name not in plan.settings],
-        "baseline": plan.baseline_rate,
-        "proof": dict(plan.seen) if plan.command == redacted(told) else {},
-        "live": live,
-        "diary": {
-            "file": os.fspath((root / FOLLOWED).resolve()),
-            "told": {"script": script_of(told), "settings": plan.settings},
-        },
-    }
+    following = Following(
+        script=script_of(told),
+        settings=plan.settings,
+        log=os.fspath((root / FOLLOWED).resolve()),
+        baseline_rate=plan.baseline_rate,
+        proof=plan.seen if plan.command == redacted(told) else None,
+        unasked=tuple(name for name in SURVIVAL if name not in plan.settings),
+        live=live,
+    )
     environment = plugin_environment(variables_of(settings))
-    environment[PLAN_VARIABLE] = json.dumps(spec)
+    if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so
+        environment[SPEC_VARIABLE] = to_json(LaunchSpec(mode="follow", fixes=specs_of(settings), following=following))
     return environment

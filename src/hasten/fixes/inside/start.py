@@ -1,7 +1,7 @@
 """What the plug-in calls when a launch has fixes: each is put on, and it is told which of them are not.
 
-In: the launch's spec. Out: fixes at work; in a trial `fixes-<pid>.json` in its folder, in a run under a plan a line for
-each that is not on. Refuses to break the script.
+In: the launch's spec. Out: fixes at work; those that could not be applied in a FixesReport in the launch's folder, or on
+standard error in a run under a plan. Refuses to break the script.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import multiprocessing
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
-from hasten.protocol import FixesReport, write
+from hasten.protocol import FixesReport, LaunchSpec, write
 
 
-def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
-    """Put on every fix of the spec: (name, installer, value)."""
-
-    told: set[str] = {*spec.get("unasked", ())}  # nobody misses what nobody asked for
+def start(spec: LaunchSpec, folder: Path, patches: Patches) -> None:
+    """Put on every fix of the spec."""
+    told: set[str] = {*spec.following.unasked} if spec.following is not None else set()
 
     def say(states: Mapping[str, str]) -> None:
         for name, state in states.items():
@@ -34,6 +32,6 @@ def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
         with contextlib.suppress(OSError):
             write(FixesReport(not_applied=not_applied), folder)
 
-    site = Site(patches, on_change=tell if spec["mode"] != "follow" else say)
-    for name, installer, value in spec.get("fixes", []):
-        site.install(name, installer, value)
+    site = Site(patches, on_change=tell if spec.following is None else say)
+    for fix in spec.fixes:
+        site.install(fix)

@@ -1,14 +1,13 @@
 """Which program a measured process follows, as the parent's spec says.
 
-In: the spec, a dictionary of the run's folder. Out: a program for the session. Refuses to choose: the parent chose.
+In: the spec. Out: a program for the session. Refuses to choose: the parent chose.
 """
 
 from __future__ import annotations
 
-import importlib
-import math
+import pkgutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside import facts, replay
@@ -27,15 +26,15 @@ from hasten.measurement.inside.programs import (
 )
 from hasten.measurement.inside.session import Session
 from hasten.measurement.inside.turns import Turns
+from hasten.protocol import SWITCH, Interventions, LaunchSpec
 
 SLOW_STEP = 0.3  # seconds
 
 
-def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -> Program:
+def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
-    seconds = float(spec["seconds"])  # type: ignore[arg-type]
-    if spec["mode"] == "measure":
-        steps = spec.get("steps")
+    history, seconds = session.course.history, spec.seconds
+    if spec.mode == "measure":
         counts = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
         count = Segment(
             label="count",
@@ -45,30 +44,25 @@ def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -
             enter=lambda: _count(session, counts),
             leave=lambda: _counted(session, counts),
         )
-        return measure(
-            session.course.history,
-            num_steps=steps if isinstance(steps, int) else None,
-            seconds=seconds,
-            last=count,  # type: ignore[arg-type]
-        )
-    if spec["mode"] == "here":
+        return measure(history, num_steps=spec.num_steps, seconds=seconds, last=count)
+    if spec.mode == "here":
         return endless()
-    if spec["mode"] == "hold":
+    if spec.mode == "hold":
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
-        full = bool(spec["full"])
-        return iter([Segment(label=MARKED if full else PLAIN, full=full, min_seconds=seconds)])
-    if spec["mode"] == "first steps":
-        return first_steps(session.course.history, num_steps=int(spec["steps"]), seconds=seconds)  # type: ignore[call-overload]
-    if spec["mode"] == "plain":
-        return plain(session.course.history, seconds=seconds)
-    if spec["mode"] == "in turns":
+        return iter([Segment(label=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
+    if spec.mode == "first steps":
+        assert spec.num_steps is not None
+        return first_steps(history, num_steps=spec.num_steps, seconds=seconds)
+    if spec.mode == "plain":
+        return plain(history, seconds=seconds)
+    if spec.mode == "in turns":
         turns = Turns(session.folder)
 
         def wait() -> None:
             session.course.rested += turns.wait()
 
-        return in_turns(session.course.history, seconds=seconds, wait=wait)
-    return _interventions(spec, session, patches, seconds)
+        return in_turns(history, seconds=seconds, wait=wait)
+    return _interventions(spec.interventions, session, patches, seconds)
 
 
 Counts = tuple[facts.OperatorCount, facts.CallCount]
@@ -92,28 +86,25 @@ def _counted(session: Session, counts: Counts) -> None:
         session.extra["num_calls"] = calls.num_calls
 
 
-def _interventions(spec: Mapping[str, object], session: Session, patches: Patches, seconds: float) -> Program:
-    module, _, function = str(spec["make_switch"]).partition(":")
-    make = getattr(importlib.import_module(module), function)
-    wanted: list[list[object]] = spec.get("switches", [])  # type: ignore[assignment]
-    switches = [make(session, patches, *one) for one in wanted]
+def _interventions(asked: Interventions, session: Session, patches: Patches, seconds: float) -> Program:
+    make = pkgutil.resolve_name(SWITCH)
+    switches = [make(session, patches, one) for one in asked.switches]
     player = replay.Replay(session, patches)
     session.on_batch = player.on_batch
 
     began = time.monotonic()
-    within = float(spec.get("within", math.inf))  # type: ignore[arg-type]
 
     def time_left() -> float:
-        return within - (time.monotonic() - began)
+        return asked.within - (time.monotonic() - began)
 
     def instruments(slow: bool) -> Program:
-        if spec.get("replay"):
+        if asked.replay:
             yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
-        if spec.get("join"):  # held against replay: its batches come from where those did
+        if asked.join:  # held against replay: its batches come from where those did
             yield from _held("join", lambda: player.join(JOINED), seconds)
             player.off()
-        if device := spec.get("device_replay"):
-            player.to_device(str(device))
+        if asked.device_replay is not None:
+            player.to_device(asked.device_replay)
             yield from _held("device replay", player.on, seconds)
             player.forget()
         player.off()
@@ -124,21 +115,21 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
             switches,
             seconds=seconds,
             rounds=1 if slow else 3,
-            min_steps=max(2 if slow else 1, int(spec.get("min_steps", 1))),  # type: ignore[call-overload]
+            min_steps=max(2 if slow else 1, asked.min_steps),
             time_left=time_left,
         )
 
     def program() -> Program:
         slow = session.course.warm_step() > SLOW_STEP
         # Where batches are not waited for, replay tells little: what may gain most comes first.
-        if spec.get("switches_first"):
+        if asked.switches_first:
             yield from switching(slow)
             if time_left() > 0:
                 yield from instruments(slow)
         else:
             yield from instruments(slow)
             yield from switching(slow)
-        if spec.get("drain"):
+        if asked.drain:
             session.extra["drain"] = replay.drain(session, seconds=seconds)
 
     return program()
