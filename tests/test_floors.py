@@ -15,6 +15,7 @@ FLOORS = {
     "stats": 0,
     "cgroup": 0,
     "protocol": 1,
+    "raw_run": 2,
     "records": 2,
     "agent": 2,
     "devices": 2,

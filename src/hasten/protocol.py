@@ -1,7 +1,7 @@
 """What crosses between hasten's own process and those of the user's command: every message, its file, its variable.
 
-Standard library only: the user's Python may be another than hasten's, and have nothing but torch. A message is a
-dataclass, written by `to_json` and checked field by field by `from_json`.
+Standard library only: the user's Python may be another than hasten's, and have nothing but torch. What a process has
+measured is in `raw_run`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from hasten.errors import RecordError
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"  # environment variable: where measured processes write their messages
 SPEC_VARIABLE = "HASTEN_SPEC"  # environment variable: the LaunchSpec, as JSON
 TURN_ASKS, TURN_TOLD = "turn-asks", "turn-told"  # named pipes: a process asks for its turn, and is told that it is
-
-Message = TypeVar("Message")
-
 START = "hasten.fixes.inside.start:start"  # applies the fixes: called with the spec, the folder and the patches
 SWITCH = (
     "hasten.fixes.inside.switches:make"  # turns a fix on and off: called with the session, the patches and its spec
 )
 
+Message = TypeVar("Message")
 Value = bool | int | float | str  # of a fix
+Reader = Callable[[Any], Any]
 SandboxForm = Literal["overlay", "landlock", "redirect"]
 Mode = Literal["measure", "plain", "in turns", "first steps", "interventions", "hold", "here", "follow"]
-EndedBy = Literal["hasten", "script", "out of memory"]  # what ended a process; "hasten": its window was full
 State = Literal["imported", "loading", "warming up", "measuring", "done"]  # in this order, never back
+EndedBy = Literal["hasten", "script", "out of memory"]  # what ended a process; "hasten": its window was full
 
 
 # ------------------------------------------------------------------------------------------- what a launch is to do
@@ -89,7 +88,7 @@ class Following:
 
     script: str
     settings: dict[str, Value]  # of the plan
-    log: str | None = None  # the file of such runs; each appends a line
+    log: str | None = None  # the file of such runs; each appends a PlannedRun
     baseline_rate: float | None = None  # samples/s without the plan
     proof: SeenInProof | None = None
     unasked: tuple[str, ...] = ()  # fixes that are not in the plan: nobody misses them
@@ -143,12 +142,9 @@ class FixesReport:
     not_applied: dict[str, str]
 
 
-FILES: dict[type, str] = {Status: "status", FixesReport: "fixes"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run under a plan: a line of the file of such runs, which `records.Followed` reads."""
+    """A run under a plan, as `records.Followed` reads it."""
 
     script: str
     settings: dict[str, Value]
@@ -158,12 +154,12 @@ class PlannedRun:
     baseline_rate: float | None
 
 
-# ------------------------------------------------------------------------------------------------------- files
+# ----------------------------------------------------------------------------------------------- files and JSON
 
 
 def write(message: object, folder: Path) -> None:
     """Write this process's message of a kind. It is replaced whole, for it may be read at any time. Raises OSError."""
-    path = folder / f"{FILES[type(message)]}-{os.getpid()}.json"
+    path = folder / f"{type(message).__name__.lower()}-{os.getpid()}.json"
     scratch = path.with_suffix(".part")
     scratch.write_text(to_json(message), encoding="utf-8")
     scratch.replace(path)
@@ -176,10 +172,7 @@ def read(kind: type[Message], path: Path) -> Message:
 
 def files_of(kind: type, folder: Path) -> list[Path]:
     """The files in which processes have written their messages of a kind."""
-    return sorted(folder.glob(f"{FILES[kind]}-*.json"))
-
-
-# -------------------------------------------------------------------------------------------------------- JSON
+    return sorted(folder.glob(f"{kind.__name__.lower()}-*.json"))
 
 
 def to_json(message: object) -> str:
@@ -190,34 +183,39 @@ def to_json(message: object) -> str:
 def from_json(kind: type[Message], text: str | bytes, *, source: str) -> Message:
     """The message in a text. Raises RecordError, which names `source` and the field, where it is not one of this kind."""
     try:
-        return _reader(kind)(json.loads(text))
+        return reader_of(kind)(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"{source} is not a valid {kind.__name__}: {error}") from None
 
 
 @functools.cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What turns a JSON value into one of this type; it raises ValueError or TypeError where it is none."""
+def reader_of(hint: Any) -> Reader:
+    """What makes an instance of a type out of a JSON value; it raises ValueError or TypeError where that is none.
+
+    A class that has a `from_json` reads itself by it.
+    """
     origin, inner = get_origin(hint), get_args(hint)
+    if hasattr(hint, "from_json"):
+        return hint.from_json
     if dataclasses.is_dataclass(hint):
-        return functools.partial(_object, hint, {n: _reader(h) for n, h in get_type_hints(hint).items()})
+        return functools.partial(_object, hint, {n: reader_of(h) for n, h in get_type_hints(hint).items()})
     if hasattr(hint, "_fields"):  # a NamedTuple
-        return functools.partial(_items, hint, [_reader(h) for h in get_type_hints(hint).values()])
+        return functools.partial(_items, hint, [reader_of(h) for h in get_type_hints(hint).values()])
     if origin is tuple and inner[-1] is not Ellipsis:
-        return functools.partial(_items, lambda *items: items, [_reader(h) for h in inner])
+        return functools.partial(_items, lambda *items: items, [reader_of(h) for h in inner])
     if origin in (list, tuple):
-        return functools.partial(_list, origin, _reader(inner[0]))
+        return functools.partial(_list, origin, reader_of(inner[0]))
     if origin is dict:
-        return functools.partial(_dict, _reader(inner[1]))
+        return functools.partial(_dict, reader_of(inner[1]))
     if origin is Literal:
         return functools.partial(_one_of, inner)
     kinds = [kind for kind in inner if kind is not NoneType] if origin in (Union, UnionType) else [hint]
     scalar = functools.partial(_scalar, (*kinds, int) if float in kinds else tuple(kinds))
-    one = scalar if len(kinds) > 1 or not inner else _reader(kinds[0])
+    one = scalar if len(kinds) > 1 or not inner else reader_of(kinds[0])
     return (lambda value: None if value is None else one(value)) if NoneType in inner else one
 
 
-def _object(kind: type, readers: dict[str, Callable[[Any], Any]], value: Any) -> Any:
+def _object(kind: type, readers: dict[str, Reader], value: Any) -> Any:
     found: dict[str, Any] = {}
     for name, item in _of(dict, value).items():
         try:
@@ -227,17 +225,17 @@ def _object(kind: type, readers: dict[str, Callable[[Any], Any]], value: Any) ->
     return kind(**found)  # raises TypeError for a field that is missing or unknown
 
 
-def _items(kind: Callable[..., Any], readers: list[Callable[[Any], Any]], value: Any) -> Any:
+def _items(kind: Reader, readers: list[Reader], value: Any) -> Any:
     if len(_of(list, value)) != len(readers):
         raise ValueError(f"expected {len(readers)} items, not {len(value)}")
     return kind(*(reader(item) for reader, item in zip(readers, value)))
 
 
-def _list(kind: type, reader: Callable[[Any], Any], value: Any) -> Any:
-    return kind(reader(item) for item in _of(list, value))
+def _list(kind: type, reader: Reader, value: Any) -> Any:
+    return kind(map(reader, _of(list, value)))
 
 
-def _dict(reader: Callable[[Any], Any], value: Any) -> Any:
+def _dict(reader: Reader, value: Any) -> Any:
     return {name: reader(item) for name, item in _of(dict, value).items()}
 
 

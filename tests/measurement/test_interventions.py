@@ -1,7 +1,6 @@
 """Which further runs a run gives a chance of telling something."""
 
 import pkgutil
-import types
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +9,9 @@ import runs
 
 from hasten.measurement.effects import compare
 from hasten.measurement.interventions import INSTALLERS, TOGGLED, Shares, broken_segment, choose
+from hasten.measurement.recorder import Recorded
 from hasten.protocol import START, SWITCH, FixSpec, SwitchSpec
+from hasten.raw_run import RawRun, RawSegment
 from hasten.records import Facts, LoaderFacts, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
@@ -291,28 +292,24 @@ def alternating():
     return next(f for f in chosen(loaders=(loader(),), phases=WAITING) if f.interventions is not None)
 
 
-class Record:
-    """What an alternating launch told: its steps' labels, and how it ended."""
-
-    def __init__(self, *labels, exit_code=None, ended_by="hasten", segment=None):
-        self.raw = {"segment": segment, "ended_by": ended_by}
-        self.exit_code = exit_code
-        self.steps = [types.SimpleNamespace(label=label) for label in labels]
+def record(*names, exit_code=None, ended_by="hasten"):
+    """What an alternating launch told: the segments of its steps, and how it ended."""
+    segments = [RawSegment(name=name, began=0.0, ends=[1.0]) for name in names]
+    return Recorded(RawRun(pid=1, ended_by=ended_by, segments=segments, spans=[]), [], exit_code=exit_code)
 
 
 @pytest.mark.parametrize(
     ("segment", "exit_code", "broken"),
     [
         ("denormals", 1, "denormals"),
-        ("without denormals", 1, "denormals"),
         ("replay", 1, "replay"),
-        (None, 1, "warm-up"),
+        ("warm-up", 1, "warm-up"),
         ("denormals", None, None),
         ("denormals", 0, None),
     ],
 )
 def test_a_script_that_fails_names_what_it_failed_under(segment, exit_code, broken):
-    assert broken_segment(Record(segment=segment, exit_code=exit_code)) == broken
+    assert broken_segment(record(segment, exit_code=exit_code)) == broken
 
 
 def with_switches(*causes):
@@ -327,22 +324,22 @@ def causes_of(further):
 
 def test_what_comes_after_a_switch_that_broke_the_script_is_tried_again():
     further = with_switches("denormals", "channels_first", "thread_contention")
-    again = further.rest(Record("replay", "denormals", "without channels_first", exit_code=1))
+    again = further.rest(record("replay", "denormals", "channels_first", exit_code=1))
     assert causes_of(again) == ["thread_contention"]
     assert not again.interventions.replay, "it came before and was read"
-    assert again.rest(Record("without thread_contention", exit_code=1)) is None
+    assert again.rest(record("thread_contention", exit_code=1)) is None
 
 
 def test_every_switch_is_tried_where_the_script_fails_while_batches_are_replayed():
     further = with_switches("denormals", "channels_first")
-    again = further.rest(Record("without replay", "replay", exit_code=1))
+    again = further.rest(record("replay", exit_code=1))
     assert causes_of(again) == ["denormals", "channels_first"] and not again.interventions.replay
-    assert again.rest(Record("warm-up", exit_code=1)) is None, "it fails by itself"
+    assert again.rest(record("warm-up", exit_code=1)) is None, "it fails by itself"
 
 
 def test_a_short_script_is_started_again_for_what_it_did_not_come_to():
     further = with_switches("denormals", "channels_first", "thread_contention")
-    again = further.rest(Record("replay", "denormals", "without channels_first", ended_by="script", exit_code=0))
+    again = further.rest(record("replay", "denormals", "channels_first", ended_by="script", exit_code=0))
     assert causes_of(again) == ["channels_first", "thread_contention"], "the last one was not finished"
-    again = again.rest(Record("channels_first", ended_by="script", exit_code=0))
+    again = again.rest(record("channels_first", ended_by="script", exit_code=0))
     assert causes_of(again) == ["thread_contention"], "one that does not fit into the script is not tried for ever"

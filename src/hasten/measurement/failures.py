@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Mapping
-from typing import Any
 
 from hasten.measurement.launch import Outcome
+from hasten.raw_run import Fetched, RawRun
 
 SURVIVES = "`hasten run --set micro_batch=auto SCRIPT` trains it in smaller pieces at the same batch"
 
 
 def failure(code: int, outcome: Outcome) -> str:
     """Why a script that ended with this code cannot be measured."""
-    short = next((raw for raw in outcome.raws if raw["ended_by"] == "out of memory"), None)
+    short = next((raw for raw in outcome.raws if raw.ended_by == "out of memory"), None)
     if short is not None:
         return f"memory ran out{_batch(short)}; {SURVIVES}"
     if code < 0:
@@ -29,9 +28,9 @@ def failure(code: int, outcome: Outcome) -> str:
     return f"the script failed with exit code {code}; fix it first (its own message is above)"
 
 
-def _batch(raw: Mapping[str, Any]) -> str:
+def _batch(raw: RawRun) -> str:
     """With what batch, if it was seen."""
-    lengths = [detail[1] for kind, _, _, detail in raw["spans"] if kind == "next" and detail[1]]
+    lengths = [s.detail.num_samples for s in raw.spans if isinstance(s.detail, Fetched) and s.detail.num_samples]
     if not lengths or lengths[-1] < 2:
         return ""
     return f" at a batch of {lengths[-1]} samples"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from hasten.measurement.folding import epoch_starts
 from hasten.measurement.recorder import Recorded
 from hasten.protocol import FixSpec, Interventions, SwitchSpec
+from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
 from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample, Value
 
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
@@ -86,18 +87,18 @@ class Further:
         """The same launch with what this one did not come to; None where there is nothing, or it would not either."""
         asked = self.interventions
         assert asked is not None
-        labels = [s.label.removeprefix("without ") for s in recorded.steps]
+        names = {s.name for s in recorded.steps}
         failed = recorded.exit_code not in (0, None)
-        begun = [one for one in asked.switches if one.cause in labels]
-        if len(begun) > 1 and not failed and recorded.raw["ended_by"] == "script":
+        begun = [one for one in asked.switches if one.cause in names]
+        if len(begun) > 1 and not failed and recorded.raw.ended_by == "script":
             begun.pop()  # the script ended while it was tried
-        used = {*labels, recorded.raw["segment"]}
+        used = {*names, recorded.raw.segments[-1].name}
         left = replace(
             asked,
             switches=tuple(one for one in asked.switches if one not in begun),
-            replay=asked.replay and not failed and "replay" not in used,
-            device_replay=None if failed or "device replay" in used else asked.device_replay,
-            join=asked.join and not failed and "join" not in used,
+            replay=asked.replay and not failed and REPLAY not in used,
+            device_replay=None if failed or DEVICE_REPLAY in used else asked.device_replay,
+            join=asked.join and not failed and JOIN not in used,
         )
         return None if not left.switches or left == asked else replace(self, interventions=left)
 
@@ -294,7 +295,7 @@ def broken_segment(recorded: Recorded) -> str | None:
     """The switch or instrument that was being tried when the script failed; None where it did not fail."""
     if recorded.exit_code in (0, None):
         return None
-    return str(recorded.raw.get("segment") or "warm-up").removeprefix("without ")
+    return recorded.raw.segments[-1].name
 
 
 def promising(tried: Intervention) -> bool:

@@ -7,7 +7,6 @@ leave anything behind: whatever the command started is ended with it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -20,16 +19,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
-from hasten.errors import CommandError
+from hasten.errors import CommandError, RecordError
 from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.environment import environment_for
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Watch, statuses_in
-from hasten.protocol import FOLDER_VARIABLE, LaunchSpec, Status
+from hasten.protocol import FOLDER_VARIABLE, LaunchSpec, Status, files_of, from_json, read
+from hasten.raw_run import STAGES, RawRun, StageLine
 from hasten.records import ResourceSample
 from hasten.safe_text import legible
 
@@ -41,8 +40,8 @@ class Outcome:
     """How a launched command ended, and what it left."""
 
     exit_code: int | None  # None: hasten ended it, its window being full
-    raws: list[dict[str, Any]] = field(default_factory=list)
-    stages: list[dict[str, Any]] = field(default_factory=list)
+    raws: list[RawRun] = field(default_factory=list)
+    stages: list[StageLine] = field(default_factory=list)
     statuses: list[Status] = field(default_factory=list)
     samples: list[ResourceSample] = field(default_factory=list)
     started: float = 0.0  # perf_counter at the start
@@ -198,7 +197,7 @@ class Launch:
         if kind is not None:
             return
         outcome, folder = self.outcome, self.folder
-        outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
+        outcome.raws = [read(RawRun, path) for path in files_of(RawRun, folder)]
         outcome.stages = list(stage_lines(folder))
         outcome.statuses = statuses_in(folder)
         if (folder / OUTPUT).exists():
@@ -215,13 +214,12 @@ class Launch:
             self._around.close()
 
 
-def stage_lines(folder: Path) -> Iterator[dict[str, Any]]:
+def stage_lines(folder: Path) -> Iterator[StageLine]:
     """What workers wrote of the batches they made."""
-    for path in folder.glob("stages-*.jsonl"):
-        pid = int(path.stem.partition("-")[2])
+    for path in folder.glob(STAGES.format("*")):
         for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
-                yield {**json.loads(line), "pid": pid}
+            with contextlib.suppress(RecordError):  # a worker killed while writing leaves half a line
+                yield from_json(StageLine, line, source=path.name)
 
 
 @contextlib.contextmanager

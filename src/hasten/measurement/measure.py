@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,6 +29,7 @@ from hasten.measurement.system.disk import read_twice
 from hasten.measurement.system.machine import read_machine
 from hasten.measurement.timeline import timeline_of
 from hasten.protocol import LaunchSpec
+from hasten.raw_run import busiest
 from hasten.records import (
     RECORD_VERSION,
     Facts,
@@ -182,23 +182,23 @@ class _Measuring:
     def _recorded(self, outcome: Outcome) -> Recorded:
         """The record of the process that trained. Raises when there is none."""
         code = outcome.exit_code
-        trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
+        trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
         if code not in (0, None):
             raise ScriptError(failure(code, outcome), exit_code=code)
         if not trained:
             raise NoStepError(why_no_step(outcome))
-        raw = _busiest(trained)
-        lines = [s for s in outcome.stages if s["loader"] is None or s["pid"] == raw["pid"]]
+        raw = busiest(trained)
+        lines = [s for s in outcome.stages if s.loader is None or s.pid == raw.pid]
         recorded = Recorded(raw, lines)
         if not recorded.measured:
-            number = sum(1 for b in raw["bounds"] if b[1] != "turn")
             raise NoStepError(
-                f"the script ended after {number} optimizer steps, too few to measure; give it more data or epochs"
+                f"the script ended after {raw.num_steps} optimizer steps, too few to measure; "
+                "give it more data or epochs"
             )
-        for trouble in (raw.get("trouble"), raw["extra"].get("trouble")):
+        for trouble in (raw.facts_trouble, raw.trouble):
             if trouble:
                 self.notes.append(f"something could not be measured: {trouble}")
-        if raw["ended_by"] == "script":
+        if raw.ended_by == "script":
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
@@ -258,7 +258,7 @@ class _Measuring:
         except NoStepError as error:
             self.notes.append(f"{further.name}: {error}")
             return None
-        if not any(raw["bounds"] for raw in outcome.raws):
+        if not any(raw.num_steps for raw in outcome.raws):
             self.notes.append(f"{further.name}: the script failed under it: {outcome.last_line}")
             return None
         return outcome
@@ -272,7 +272,7 @@ def _untried(chosen: Sequence[Further], made: Sequence[Intervention]) -> tuple[s
 
 def _read(outcome: Outcome) -> Recorded:
     """What the process told that made most steps."""
-    return Recorded(_busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
+    return Recorded(busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
 
 
 def run_of(
@@ -287,6 +287,7 @@ def run_of(
     sampler_cpu: float,
 ) -> Run:
     """The Run of one process's record; its clock's zero is `zero`, `started` the same instant since 1970."""
+    first = recorded.raw.first_step_at
     return Run(
         version=RECORD_VERSION,
         hasten=hasten.__version__,
@@ -294,12 +295,12 @@ def run_of(
         command=command,
         directory=os.getcwd(),
         started=started,
-        ended_by=recorded.raw["ended_by"],
+        ended_by=recorded.raw.ended_by,
         exit_code=None,
         machine=machine,
         facts=recorded.facts(),
         steps=recorded.steps_record(zero=zero),
-        first_step_seconds=recorded.raw["first_step_at"] - zero,
+        first_step_seconds=None if first is None else first - zero,
         hot_lines=recorded.hot_lines(),
         sync_points=recorded.sync_points(),
         resources=tuple(samples),
@@ -323,10 +324,5 @@ def _with_decoders(facts: Facts, *, quick: bool) -> Facts:
     return msgspec.structs.replace(facts, loaders=tuple(asked(x) for x in facts.loaders))
 
 
-def _busiest(raws: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The process that made most steps; among equals the lowest rank."""
-    return max(raws, key=lambda raw: (len(raw["bounds"]), -raw["rank"]))
-
-
 def _num_training(outcome: Outcome) -> int:
-    return max(1, sum(1 for raw in outcome.raws if raw["first_step_at"] is not None))
+    return max(1, sum(1 for raw in outcome.raws if raw.first_step_at is not None))

@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hasten.errors import NoStepError
 from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
-from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
 from hasten.protocol import FixesReport, LaunchSpec, Status, files_of, read
+from hasten.raw_run import PLAIN, RawQuality, busiest
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -44,7 +43,7 @@ class Seen:
     startup_seconds: float  # from the start of the process to the end of its warm-up
     peak_bytes: float
     not_applied: Mapping[str, str] = field(default_factory=dict)  # of each fix that could not be, why
-    quality: Mapping[str, Any] = field(default_factory=dict)
+    quality: RawQuality = field(default_factory=RawQuality)
     output: str = ""
 
 
@@ -197,16 +196,16 @@ def _seen(launch: Launch) -> Seen:
         not_applied |= read(FixesReport, path).not_applied
     if outcome.exit_code not in (0, None):
         raise SideError(f"the script failed (exit code {outcome.exit_code}): {outcome.last_line}")
-    trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
+    trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
     if not trained:
         raise SideError("no optimizer step was seen")
-    raw = max(trained, key=lambda raw: (len(raw["bounds"]), -raw["rank"]))
+    raw = busiest(trained)
     recorded = Recorded(raw, [], exit_code=outcome.exit_code)
     if not recorded.measured:
         raise SideError("the script ended before its steps could be measured")
-    if raw["extra"].get("trouble"):
-        raise SideError(f"it could not be measured: {raw['extra']['trouble']}")
-    began = raw["started_at"] if raw["started_at"] is not None else recorded.measured[0].start
+    if raw.trouble:
+        raise SideError(f"it could not be measured: {raw.trouble}")
+    began = raw.started_at if raw.started_at is not None else recorded.measured[0].start
     samples = [s.num_samples for s in recorded.measured if s.num_samples is not None]
     counted = [s for s in recorded.steps or recorded.measured if s.counted]
     return Seen(
@@ -217,7 +216,7 @@ def _seen(launch: Launch) -> Seen:
         startup_seconds=began - outcome.started,
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
         not_applied=not_applied,
-        quality=raw.get("quality", {}),
+        quality=raw.quality or RawQuality(),
         output=outcome.output,
     )
 

@@ -20,6 +20,7 @@ from typing import Any
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
 from hasten.fixes.fix import GUARANTEES
 from hasten.measurement.side import Bench, SideError
+from hasten.raw_run import RawQuality
 from hasten.records import Check, Settings
 from hasten.tuning import quality
 from hasten.tuning.manner import KEEPING, Manner, spec_of
@@ -62,7 +63,7 @@ class Judge:
     whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
     launch_seconds: float = 0.0  # that the last launch took
     beside: dict[tuple[tuple[str, object], ...], Settings] = field(default_factory=dict)  # see `base`
-    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
+    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], RawQuality] = field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
@@ -92,7 +93,7 @@ class Judge:
         """What launches for a look at the band will take, each with such a start."""
         return 2 * FEWEST * (start_seconds + self.num_steps * self.step_seconds)
 
-    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> RawQuality:
         """What a launch under these settings told. Raises SideError, and BaselineError of the script by itself."""
         key = _key(settings), shift, perturb, number
         if key not in self._told:
@@ -118,14 +119,14 @@ class Judge:
             self.launch_seconds = time.monotonic() - began
         return self._told[key]
 
-    def told_by_base(self, base: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+    def told_by_base(self, base: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> RawQuality:
         """The same of what a plan is held against: that it fails says nothing of the plan. Raises BaselineError."""
         try:
             return self.told(base, shift=shift, perturb=perturb, number=number)
         except SideError as error:
             raise BaselineError(str(error)) from None
 
-    def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
+    def told_before(self, settings: Settings, *, shift: int = 0) -> RawQuality | None:
         """What the first launch under these settings told, if there was one."""
         return self._told.get((_key(settings), shift, False, 0))
 
@@ -133,7 +134,7 @@ class Judge:
         """What these settings were held against: the script as it is, or with other random numbers."""
         return self.beside.get(_key(settings), {})
 
-    def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[quality.Told], list[quality.Told]]:
+    def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[RawQuality], list[RawQuality]]:
         """What launches of both at several seeds told."""
         shifts = [FAR * seed for seed in range(number)]
         return [self.told_by_base(base, shift=s) for s in shifts], [self.told(settings, shift=s) for s in shifts]
@@ -221,7 +222,7 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
     return drawn
 
 
-def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
+def _variety(judge: Judge, settings: Settings, baseline: RawQuality, plan: RawQuality) -> Check:
     check = quality.samples_vary(baseline, plan, comes_again=judge.comes_again)
     if check.state == "unknown" and LASTING & {*settings}:
         return quality.unknown("second epoch", "no second epoch was seen, in which what was kept is used")

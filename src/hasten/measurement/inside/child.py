@@ -102,7 +102,7 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 
             repeat_batches(number, patches, ends=ends)
     if spec.repeated_batches is not None:
-        session.course.cold = lambda: len(session.course.bounds) < spec.warm_steps
+        session.course.cold = lambda: session.course.num_steps < spec.warm_steps
         session.course.longest_warm_up = spec.warm_seconds
     if spec.quality is not None:
         from hasten.measurement.inside.quality import Quality

@@ -22,8 +22,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from hasten.agent.patches import Patches
 from hasten.devices import accelerator
-from hasten.measurement.inside.marks import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Marks
+from hasten.measurement.inside.marks import Marks
 from hasten.measurement.inside.nests import tensors_in
+from hasten.raw_run import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Forward
 
 _DEVICES = {"cpu", accelerator.built_for() or "cpu"}
 
@@ -73,7 +74,7 @@ def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: obje
         flags += OUTPUT_GRAD * any(tensor.requires_grad for tensor in tensors_in(output, most=4))
     known = _shapes.setdefault(shape, len(_shapes)) if len(_shapes) < 1000 else -1
     marks.between = "loss" if flags & TRAINING and flags & GRAD else "validation"
-    marks.leave("forward", start, [id(module), flags, shape[0] if shape else None, known])
+    marks.leave("forward", start, Forward(id(module), flags, shape[0] if shape else None, known))
     marks.remember_place("forward" if flags & TRAINING else "validation", 1)
 
 

@@ -5,6 +5,7 @@ In: the spec. Out: a program for the session. Refuses to choose: the parent chos
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 import time
 from collections.abc import Callable
@@ -13,8 +14,6 @@ from hasten.agent.patches import Patches
 from hasten.measurement.inside import facts, replay
 from hasten.measurement.inside.programs import (
     JOINED,
-    MARKED,
-    PLAIN,
     Program,
     Segment,
     alternate,
@@ -27,6 +26,7 @@ from hasten.measurement.inside.programs import (
 from hasten.measurement.inside.session import Session
 from hasten.measurement.inside.turns import Turns
 from hasten.protocol import SWITCH, Interventions, LaunchSpec
+from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
 
 SLOW_STEP = 0.3  # seconds
 
@@ -35,21 +35,12 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
     history, seconds = session.course.history, spec.seconds
     if spec.mode == "measure":
-        counts = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
-        count = Segment(
-            label="count",
-            full=True,
-            min_seconds=0.0,
-            min_steps=1,
-            enter=lambda: _count(session, counts),
-            leave=lambda: _counted(session, counts),
-        )
-        return measure(history, num_steps=spec.num_steps, seconds=seconds, last=count)
+        return measure(history, num_steps=spec.num_steps, seconds=seconds, last=_counting(session))
     if spec.mode == "here":
         return endless()
     if spec.mode == "hold":
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
-        return iter([Segment(label=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
+        return iter([Segment(name=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
     if spec.mode == "first steps":
         assert spec.num_steps is not None
         return first_steps(history, num_steps=spec.num_steps, seconds=seconds)
@@ -65,25 +56,23 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     return _interventions(spec.interventions, session, patches, seconds)
 
 
-Counts = tuple[facts.OperatorCount, facts.CallCount]
+def _counting(session: Session) -> Segment:
+    """A step whose operators and calls are counted."""
+    operators, calls = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
+    modes = contextlib.ExitStack()
 
+    def enter() -> None:
+        # A mode inside a compiled step would have it traced again.
+        if session.roots is not None and not session.roots.compiled:
+            modes.enter_context(operators)
+            modes.enter_context(calls)
+            modes.callback(note)
 
-def _count(session: Session, counts: Counts) -> None:
-    # A mode inside a compiled step would have it traced again.
-    if session.roots is not None and not session.roots.compiled:
-        for mode in counts:
-            mode.__enter__()
-        session.extra["counting"] = True
+    def note() -> None:
+        session.num_operators, session.num_flops = operators.num_operators, operators.num_flops
+        session.num_calls = calls.num_calls
 
-
-def _counted(session: Session, counts: Counts) -> None:
-    if session.extra.pop("counting", False):
-        for mode in reversed(counts):
-            mode.__exit__(None, None, None)
-        operators, calls = counts
-        session.extra["num_operators"] = operators.num_operators
-        session.extra["num_flops"] = operators.num_flops
-        session.extra["num_calls"] = calls.num_calls
+    return Segment(name="count", full=True, min_seconds=0.0, min_steps=1, enter=enter, leave=modes.close)
 
 
 def _interventions(asked: Interventions, session: Session, patches: Patches, seconds: float) -> Program:
@@ -101,11 +90,11 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
         if asked.replay:
             yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
         if asked.join:  # held against replay: its batches come from where those did
-            yield from _held("join", lambda: player.join(JOINED), seconds)
+            yield from _held(JOIN, lambda: player.join(JOINED), seconds)
             player.off()
         if asked.device_replay is not None:
             player.to_device(asked.device_replay)
-            yield from _held("device replay", player.on, seconds)
+            yield from _held(DEVICE_REPLAY, player.on, seconds)
             player.forget()
         player.off()
 
@@ -130,7 +119,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
             yield from instruments(slow)
             yield from switching(slow)
         if asked.drain:
-            session.extra["drain"] = replay.drain(session, seconds=seconds)
+            session.drained, session.drain_trouble = replay.drain(session, seconds=seconds)
 
     return program()
 
@@ -142,7 +131,8 @@ def _replaying(player: replay.Replay, session: Session, seconds: float, *, round
         # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
         queued = session.loaders.queue_length() if last and not on else 0
         yield Segment(
-            label="replay" if on else "without replay",
+            name=REPLAY,
+            is_baseline=not on,
             min_seconds=seconds / 5,
             min_steps=1,
             settle=2 + queued if on != last else 0,
@@ -151,7 +141,7 @@ def _replaying(player: replay.Replay, session: Session, seconds: float, *, round
         last = on
 
 
-def _held(label: str, enter: Callable[[], object], seconds: float) -> Program:
+def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:
     for index in range(4):
         settle = 2 if index == 0 else 0
-        yield Segment(label=label, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
+        yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
