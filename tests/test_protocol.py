@@ -69,7 +69,7 @@ RAW = RawRun(
     segments=[RawSegment(name="warm-up", ends=[1.0]), RawSegment(name="tf32", is_baseline=True, began=1.0, settle=2)],
     spans=[
         Span("next", 1.0, 2.0, Fetched(0, None, 3)),
-        Span("forward", 2.0, 3.0, Forward(140, 3, 16, 0)),
+        Span("forward", 2.0, 3.0, Forward(140, 3, 16)),
         Span("sync", 3.0, 3.5, Sync(0, ".item()")),
         Span("zero_grad", 3.5, 3.6, ZeroGrad(-1, True)),
         Span("copy", 3.6, 3.7, Copy(0, 1024, True, False, "torch.float32")),

@@ -34,8 +34,7 @@ class Forward(NamedTuple):
 
     model: int
     flags: int
-    num_samples: int | None
-    shape: int  # number of its input's shape; -1: there were too many
+    num_samples: int | None  # the first dimension of its input
 
 
 class Sync(NamedTuple):

@@ -46,7 +46,7 @@ class Tape:
         self.span("next", seconds, Fetched(loader, None, None))
 
     def forward(self, seconds=1.0, flags=LEARNS, model=MODEL, length=16):
-        self.span("forward", seconds, Forward(model, flags, length, 0))
+        self.span("forward", seconds, Forward(model, flags, length))
 
     def evaluate(self, seconds=1.0, flags=0, model=MODEL):
         self.forward(seconds, flags, model)
@@ -495,8 +495,8 @@ def nests(draw, *, kinds=KINDS, depth):
     loader = draw(st.integers(min_value=0, max_value=1))
     flags = draw(st.sampled_from([0, GRAD, TRAINING, LEARNS, GRAD | OUTPUT_GRAD]))
     details = {
-        "forward": Forward(MODEL, LEARNS, 4, 0),
-        "evaluate": Forward(MODEL, flags, 4, 0),
+        "forward": Forward(MODEL, LEARNS, 4),
+        "evaluate": Forward(MODEL, flags, 4),
         "next": Fetched(loader, draw(st.sampled_from([None, 4])), None),
         "iter": loader,
         "end": loader,

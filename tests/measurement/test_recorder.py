@@ -56,7 +56,7 @@ class Writer:
             self.span(kind, seconds, detail)
         self.span("next", 1.0, Fetched(0, 16, None))
         if name == "marked":
-            self.span("forward", 1.0, Forward(7, flags, 16, 0))
+            self.span("forward", 1.0, Forward(7, flags, 16))
             self.span("backward", 1.0)
         else:
             self.at += 2.0

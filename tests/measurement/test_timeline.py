@@ -30,7 +30,7 @@ def raw(num_steps=12, *, name="marked", more=(), device_spans=()):
         at = n * STEP
         spans += [
             Span("next", at, at + 0.3, Fetched(0, 16, None)),
-            Span("forward", at + 0.3, at + 0.5, Forward(7, 3, 16, 0)),
+            Span("forward", at + 0.3, at + 0.5, Forward(7, 3, 16)),
             Span("sync", at + 0.6, at + 0.7, Sync(0, ".item()")),
             Span("backward", at + 0.5, at + 0.8),
             Span("optimizer", at + 0.8, at + 0.9, 1),
