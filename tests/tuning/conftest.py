@@ -19,7 +19,7 @@ class FakeBench:
         self.launches = []
         self.folder = Path("sides")
 
-    def run(self, *, spec, environment, on_status=None):
+    def run(self, *, spec, environment):
         settings = {fix.name: fix.value for fix in spec.fixes}
         self.launches.append(settings)
         if self.failing & set(settings):

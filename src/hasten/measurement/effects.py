@@ -1,13 +1,11 @@
-"""What each further run did to the step, as Interventions.
-
-In: records of alternating runs, or of a launch and a plain one. Out: ratios with their intervals, whatever they are.
-Refuses to judge them.
-"""
+"""What each further run did to the step, as Interventions."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from hasten.measurement.folding import epoch_starts, segment_means, validation_cycles
 from hasten.measurement.inside.programs import JOINED
@@ -36,7 +34,8 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
         if ratio is not None:
             # A sample's share: the joined step makes JOINED times as many.
             per_sample = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: r / JOINED))
-            found.append(_with(joined, name="small_batch", ratio=per_sample, joined=str(JOINED)))
+            settings = {"joined": str(JOINED)}
+            found.append(msgspec.structs.replace(joined, name="small_batch", ratio=per_sample, settings=settings))
     if raw.drained is not None:
         found.append(
             Intervention(
@@ -47,17 +46,6 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
             )
         )
     return found
-
-
-def _with(of: Intervention, *, name: str, ratio: Interval, **settings: str) -> Intervention:
-    return Intervention(
-        name=name,
-        ratio=ratio,
-        baseline_seconds=of.baseline_seconds,
-        candidate_seconds=of.candidate_seconds,
-        num_steps=of.num_steps,
-        settings=settings,
-    )
 
 
 def _compared(name: str, recorded: Recorded, baseline: Sequence[float]) -> Intervention:

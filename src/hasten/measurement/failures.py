@@ -1,7 +1,4 @@
-"""What it means that a launch gave no steps, in one line that says what to do.
-
-In: an exit code, or an Outcome. Out: a sentence. Refuses to raise it.
-"""
+"""What it means that a launch gave no steps, in one line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Start the user's own command in a fresh process, and read back what it recorded.
-
-In: the words of a command and a spec. Out: the raw records, the stage lines and the machine over time. Refuses to
-leave anything behind: whatever the command started is ended with it.
-"""
+"""Start the user's own command in a fresh process, read back what it recorded, and end all that it started."""
 
 from __future__ import annotations
 

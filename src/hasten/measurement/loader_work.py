@@ -1,7 +1,4 @@
-"""What each loader's batches cost to make, from the lines that its workers wrote.
-
-In: a RawRun's loaders and the stage lines. Out: LoaderFacts. Refuses to judge.
-"""
+"""What each loader's batches cost to make, from the lines that its workers wrote."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which loader trains and which validates, and which stretches of a script are validation.
-
-In: spans in the order of their starts. Out: roles by loader, and spans of validation. Refuses to know steps.
-"""
+"""Which loader trains and which validates, and which stretches of a script are validation."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
-from hasten.protocol import FixesReport, LaunchSpec, Status, files_of, read
+from hasten.protocol import FixesReport, LaunchSpec, files_of, read
 from hasten.raw_run import PLAIN, RawQuality, busiest
 from hasten.records import RARE, Facts
 
@@ -94,15 +94,9 @@ class Bench:
         """What launches keep for later ones lies here."""
         return self.workspace.folder
 
-    def run(
-        self,
-        *,
-        spec: LaunchSpec,
-        environment: Mapping[str, str],
-        on_status: Callable[[Status], object] = lambda _: None,
-    ) -> Seen:
+    def run(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Seen:
         """One launch. Raises SideError where the script does not train in it."""
-        with self.prepared(spec, environment, on_status=on_status) as launch:
+        with self.prepared(spec, environment) as launch:
             launch.run()
             return _seen(launch)
 
@@ -126,14 +120,7 @@ class Bench:
         return Output(text=text, grown=counted, seconds=took)
 
     @contextlib.contextmanager
-    def prepared(
-        self,
-        spec: LaunchSpec,
-        environment: Mapping[str, str],
-        *,
-        on_status: Callable[[Status], object] = lambda _: None,
-        apart: bool = False,
-    ) -> Generator[Launch]:
+    def prepared(self, spec: LaunchSpec, environment: Mapping[str, str], *, apart: bool = False) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         folder = self.workspace.new_folder()
         patience = self.patience + spec.start_seconds
@@ -149,7 +136,6 @@ class Bench:
                     quiet=True,
                     patience=patience,
                     longest=patience + 4 * spec.seconds + spec.warm_seconds,
-                    on_status=on_status,
                     apart=apart,
                 )
         except NoStepError as error:

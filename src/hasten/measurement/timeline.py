@@ -1,7 +1,4 @@
-"""A few real steps become lanes: what the training thread, the loader's workers and the device did at the same time.
-
-In: one process's folded record, and the lines that its workers wrote. Out: a Timeline. Refuses to draw.
-"""
+"""A few real steps become lanes: what the training thread, the loader's workers and the device did at the same time."""
 
 from __future__ import annotations
 

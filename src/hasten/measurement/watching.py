@@ -1,7 +1,4 @@
-"""Watch what a launch's processes tell, until their windows are full or the command has ended.
-
-In: a process and the folder that it is measured into. Out: whether it is over, and how it ended. Refuses to end anything.
-"""
+"""Watch what a launch's processes tell, until their windows are full or the command has ended."""
 
 from __future__ import annotations
 

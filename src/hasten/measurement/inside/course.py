@@ -1,8 +1,4 @@
-"""Which stretch of a run is on: the warm-up, then the program's segments one after another.
-
-In: the instants at which steps end. Out: segments with these, and when one is over. Refuses to know torch, and what a
-segment switches on.
-"""
+"""Which stretch of a run is on: the warm-up, then the program's segments one after another."""
 
 from __future__ import annotations
 

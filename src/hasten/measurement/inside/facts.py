@@ -1,7 +1,4 @@
-"""What the script is: its models, optimizers and switches, read once when the window closes.
-
-In: the session at its end. Out: RawFacts. Refuses to judge any of it.
-"""
+"""What the script is: its models, optimizers and switches, read once when the window closes."""
 
 from __future__ import annotations
 

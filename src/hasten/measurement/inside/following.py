@@ -1,7 +1,4 @@
-"""A run under a plan: fixes at work, nothing measured but its pace.
-
-In: the spec, from the environment. Out: the script as it is, faster. Refuses to touch output, exit code and signals.
-"""
+"""A run under a plan: fixes at work, nothing measured but its pace."""
 
 from __future__ import annotations
 

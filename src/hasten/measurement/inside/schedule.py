@@ -1,7 +1,4 @@
-"""Which program a measured process follows, as the parent's spec says.
-
-In: the spec. Out: a program for the session. Refuses to choose: the parent chose.
-"""
+"""Which program a measured process follows, as the parent's spec says."""
 
 from __future__ import annotations
 
