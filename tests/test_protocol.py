@@ -132,7 +132,7 @@ def test_what_is_not_a_number_is_still_a_loss():
         (LaunchSpec, {"fixes": [{"name": "cache", "installer": "", "value": None}]}, "fixes: value: expected bool"),
         (LaunchSpec, {"fixes": "cache"}, "fixes: expected list, not 'cache'"),
         (LaunchSpec, {"fixes": [{"name": "cache"}]}, "fixes: .* missing 2 required"),
-        (LaunchSpec, {"plugins": []}, "unexpected keyword argument 'plugins'"),
+        (LaunchSpec, {"plugins": []}, "unknown field 'plugins'"),
         (LaunchSpec, {"following": {"script": "a", "settings": []}}, "following: settings: expected dict"),
         (RawRun, {"pid": "7"}, "pid: expected int, not '7'"),
         (RawRun, {"spans": [["next", 1.0, 2.0]]}, "spans: not enough values"),

@@ -200,9 +200,9 @@ def reader_of(hint: Any) -> Reader:
     if dataclasses.is_dataclass(hint):
         return functools.partial(_object, hint, {n: reader_of(h) for n, h in get_type_hints(hint).items()})
     if hasattr(hint, "_fields"):  # a NamedTuple
-        return functools.partial(_items, hint, [reader_of(h) for h in get_type_hints(hint).values()])
+        return functools.partial(_items, hint._make, [reader_of(h) for h in get_type_hints(hint).values()])
     if origin is tuple and inner[-1] is not Ellipsis:
-        return functools.partial(_items, lambda *items: items, [reader_of(h) for h in inner])
+        return functools.partial(_items, tuple, [reader_of(h) for h in inner])
     if origin in (list, tuple):
         return functools.partial(_list, origin, reader_of(inner[0]))
     if origin is dict:
@@ -218,17 +218,19 @@ def reader_of(hint: Any) -> Reader:
 def _object(kind: type, readers: dict[str, Reader], value: Any) -> Any:
     found: dict[str, Any] = {}
     for name, item in _of(dict, value).items():
+        if name not in readers:
+            raise ValueError(f"unknown field {name!r:.80}")
         try:
-            found[name] = readers[name](item) if name in readers else item
+            found[name] = readers[name](item)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from None
-    return kind(**found)  # raises TypeError for a field that is missing or unknown
+    return kind(**found)  # raises TypeError for a field that is missing
 
 
-def _items(kind: Reader, readers: list[Reader], value: Any) -> Any:
+def _items(make: Reader, readers: list[Reader], value: Any) -> Any:
     if len(_of(list, value)) != len(readers):
         raise ValueError(f"expected {len(readers)} items, not {len(value)}")
-    return kind(*(reader(item) for reader, item in zip(readers, value)))
+    return make(reader(item) for reader, item in zip(readers, value))
 
 
 def _list(kind: type, reader: Reader, value: Any) -> Any:
