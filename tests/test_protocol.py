@@ -12,6 +12,7 @@ import pytest
 
 from hasten import protocol, raw_run
 from hasten.errors import HastenError, RecordError
+from hasten.measurement.sandbox import guard
 from hasten.protocol import (
     FixesReport,
     FixSpec,
@@ -171,6 +172,10 @@ def test_of_the_processes_that_train_the_one_with_most_steps_counts_and_then_the
         for rank, steps in ((0, 5), (2, 9), (1, 9))
     )
     assert busiest([few, *many]).rank == 1
+
+
+def test_the_guard_knows_measured_processes_by_the_variable_that_they_have():
+    assert guard.VARIABLE == protocol.FOLDER_VARIABLE, "it runs without hasten's modules, and has the name itself"
 
 
 def test_messages_need_the_standard_library_and_the_errors_alone():
