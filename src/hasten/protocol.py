@@ -197,7 +197,7 @@ def reader_of(hint: Any) -> Reader:
     origin, inner = get_origin(hint), get_args(hint)
     if hasattr(hint, "from_json"):
         return hint.from_json
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return functools.partial(_object, hint, {n: reader_of(h) for n, h in get_type_hints(hint).items()})
     if hasattr(hint, "_fields"):  # a NamedTuple
         return functools.partial(_items, hint._make, [reader_of(h) for h in get_type_hints(hint).values()])

@@ -260,7 +260,7 @@ class RawRun:
     num_calls: int | None = None  # from Python into torch in it
     num_flops: int | None = None
     run_delay: float | None = None  # seconds after the warm-up that the training thread was ready and had no core
-    memory_requests: int | None = None  # of the GPU's allocator to its driver, after the warm-up
+    memory_requests: float | None = None  # of the GPU's allocator to its driver, after the warm-up
     drained: list[float] | None = None  # seconds between batches of the loader alone
     drain_trouble: str = ""
     quality: RawQuality | None = None

@@ -20,7 +20,7 @@ class StatusFile:
 
     def __init__(self, folder: Path, history: History, boundary: Boundary) -> None:
         self._folder, self._history, self._boundary = folder, history, boundary
-        self._state = STATES[0]
+        self._state: State = STATES[0]
         self._ended_by: EndedBy | None = None
         self._written_at = 0.0
         self.write()
