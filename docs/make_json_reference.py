@@ -104,7 +104,7 @@ def _version() -> str:
 def _choices() -> dict[str, str]:
     """What each name of a Literal stands for; a phase has a section of its own."""
     found: dict[str, str] = {"Phase": "[phase](#phases)"}
-    for path in RECORDS.glob("*.py"):
+    for path in (RECORDS.parent / "protocol.py", *RECORDS.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
                 found.setdefault(ast.unparse(node.targets[0]), _literal(ast.unparse(node.value)))
@@ -131,7 +131,7 @@ def _section(record: ast.ClassDef, comments: dict[int, str]) -> str:
 
 def _phases() -> str:
     """The phases of a step, from the comments of their Literal."""
-    source = (RECORDS / "run.py").read_text(encoding="utf-8")
+    source = (RECORDS.parent / "protocol.py").read_text(encoding="utf-8")
     comments = _comments(source)
     tree = ast.parse(source)
     literal = next(

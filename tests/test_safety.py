@@ -21,7 +21,6 @@ from hasten.measurement import results
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.reports.page.chart import draw
 from hasten.reports.page.page import page
-from hasten.reports.steps_table import csv_of
 from hasten.safe_text import legible, redacted
 from hasten.tuning.tune import last_tuning
 
@@ -172,8 +171,8 @@ def test_a_direction_mark_does_not_pass_into_the_page():
 def test_no_phase_is_a_formula_of_a_spreadsheet(name):
     whole = full_run()
     steps = tuple(msgspec.structs.replace(step, phases={name: 0.1}) for step in whole.steps)
-    (cell,) = csv_of(msgspec.structs.replace(whole, steps=steps)).splitlines()[0].split(",")[7:8]
-    assert cell.strip()[0] not in "=+-@\x1b"
+    with pytest.raises(RecordError):
+        from_json(Run, to_json(msgspec.structs.replace(whole, steps=steps)), source="it")
 
 
 def test_a_record_that_is_nested_without_end_is_one_line(tmp_path):

@@ -33,7 +33,30 @@ Reader = Callable[[Any], Any]
 SandboxForm = Literal["overlay", "landlock", "redirect"]
 Mode = Literal["measure", "plain", "in turns", "first steps", "interventions", "hold", "here", "follow"]
 State = Literal["imported", "loading", "warming up", "measuring", "done"]  # in this order, never back
+StageName = Literal["read", "decode", "transform", "getitem", "collate"]  # of making a batch
+StartMethod = Literal["fork", "spawn", "forkserver"]
+TierName = Literal["ram", "disk", "device"]
 EndedBy = Literal["hasten", "script", "out of memory"]  # what ended a process; "hasten": its window was full
+
+Phase = Literal[
+    "data_wait",  # blocked in next(loader)
+    "epoch_start",  # making the loader's iterator (worker start) and its first batch
+    "copy",  # host-to-device copies made by the script
+    "forward",  # root modules
+    "loss",  # from the end of the root forward to the start of backward
+    "backward",  # outermost backward
+    "optimizer",  # optimizer step
+    "zero_grad",
+    "sync",  # .item(), .cpu(), .numpy(), .tolist(), float(tensor), printing a tensor
+    "logging",  # print, logging, experiment trackers, progress bars
+    "validation",  # everything between the first and the last event of a validation
+    "checkpoint",  # saving
+    "script",  # the script's own lines outside every phase above, known by sampling
+]
+"""The phases of a step on the host, in the order in which a step meets them.
+
+A phase is exclusive: time in a nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
+"""
 
 
 # ------------------------------------------------------------------------------------------- what a launch is to do

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from hasten.protocol import EndedBy, reader_of
+from hasten.protocol import EndedBy, Phase, StageName, StartMethod, TierName, reader_of
 
 STAGES = "stages-{}.jsonl"  # file of StageLines, by process id
 # Names of segments; further ones are the causes that switches confirm.
@@ -19,6 +19,7 @@ TRAINING, GRAD, OUTPUT_GRAD, AUTOCAST = 1, 2, 4, 8
 UNKNOWN_LENGTH = -1  # of a batch that holds no tensor
 
 Place = tuple[str, int, str]  # file, line, function
+SampledPhase = Literal[Phase, "between"]  # "between": in no phase
 
 
 class Fetched(NamedTuple):
@@ -88,7 +89,7 @@ class Span(NamedTuple):
 class DeviceSpan(NamedTuple):
     """An outermost span on the device."""
 
-    kind: str
+    kind: Phase
     start: float  # on the host
     seconds: float  # on the device
     waited: bool  # at its end the device waited for the host: these seconds are the host's
@@ -98,14 +99,14 @@ class LineSeconds(NamedTuple):
     """What the sampler found of a line in a phase."""
 
     place: Place | None  # None: no line of the user's
-    phase: str
+    phase: SampledPhase
     seconds: float
 
 
 class StageSeconds(NamedTuple):
     """What a stage of making a batch took."""
 
-    name: str
+    name: StageName
     detail: str  # library or transform
     num_calls: int
     seconds: float
@@ -116,7 +117,7 @@ class StageSeconds(NamedTuple):
 class TierCounts(NamedTuple):
     """A tier of a loader's cache."""
 
-    name: str
+    name: TierName
     num_hits: int
     num_bytes: int
     budget_bytes: int
@@ -146,7 +147,7 @@ class LoaderSettings:
     prefetch_factor: int | None = None
     persistent_workers: bool = False
     pin_memory: bool = False
-    start_method: str | None = None
+    start_method: StartMethod | None = None
     drop_last: bool = False
     where: Place | None = None
 
@@ -251,7 +252,7 @@ class RawRun:
     spans: list[Span]
     device_spans: list[DeviceSpan] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
-    first_place: dict[str, int] = field(default_factory=dict)  # from which each kind of span was entered
+    first_place: dict[Phase, int] = field(default_factory=dict)  # from which each kind of span was entered
     lines: list[LineSeconds] = field(default_factory=list)
     loaders: list[RawLoader] = field(default_factory=list)
     not_applied: dict[str, str] = field(default_factory=dict)  # conditions that could not be turned on, and why

@@ -145,7 +145,7 @@ class Recorded:
         raw, facts = self.raw, self.raw.facts
         zeroing = [s.detail for s in self.spans if isinstance(s.detail, ZeroGrad)]
         in_place = [detail for detail in zeroing if not detail.to_none]
-        first = {k: self.place(n) for k, n in raw.first_place.items() if n >= 0}
+        first: dict[Phase, Where] = {k: self.place(n) for k, n in raw.first_place.items() if n >= 0}
         validations = sum(s.num_validations for s in self.measured)
         checkpoints = sum(s.num_checkpoints for s in self.measured)
         loaders = loader_facts(self.raw, self.stages, self.roles, self.window)

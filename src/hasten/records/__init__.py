@@ -6,6 +6,7 @@ Seconds, bytes and ratios are floats or ints throughout; only `hasten.format` tu
 `None` means *not measured*; `0.0` is a measured zero.
 """
 
+from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName, Value
 from hasten.records.codec import RECORD_VERSION, Record, encode, from_json, to_json
 from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Comparison, Diagnosis, Finding, WhatIf
 from hasten.records.machine import Device, DeviceSample, DiskKind, DiskSpeed, Machine, ResourceSample
@@ -16,7 +17,6 @@ from hasten.records.run import (
     Boundary,
     CacheTier,
     CopyFacts,
-    EndedBy,
     Facts,
     FileRead,
     HotLine,
@@ -26,13 +26,9 @@ from hasten.records.run import (
     ModelFacts,
     OptimizerFacts,
     Overhead,
-    Phase,
     Role,
     Run,
-    SandboxForm,
     Stage,
-    StageName,
-    StartMethod,
     Step,
     SyncPoint,
     Verdict,
@@ -53,7 +49,6 @@ from hasten.records.tuning import (
     Suggestion,
     Trial,
     Tuning,
-    Value,
 )
 
 __all__ = [
@@ -109,6 +104,7 @@ __all__ = [
     "Step",
     "Suggestion",
     "SyncPoint",
+    "TierName",
     "Timeline",
     "Trial",
     "Tuning",

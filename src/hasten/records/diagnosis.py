@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hasten.protocol import Phase
 from hasten.records.codec import Record
-from hasten.records.run import Interval, Phase, Verdict, Where
+from hasten.records.run import Interval, Verdict, Where
 
 
 class Breakdown(Record, frozen=True):

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from hasten.protocol import EndedBy, SandboxForm
+from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
 
-Phase = Literal[
-    "data_wait",  # blocked in next(loader)
-    "epoch_start",  # making the loader's iterator (worker start) and its first batch
-    "copy",  # host-to-device copies made by the script
-    "forward",  # root modules
-    "loss",  # from the end of the root forward to the start of backward
-    "backward",  # outermost backward
-    "optimizer",  # optimizer step
-    "zero_grad",
-    "sync",  # .item(), .cpu(), .numpy(), .tolist(), float(tensor), printing a tensor
-    "logging",  # print, logging, experiment trackers, progress bars
-    "validation",  # everything between the first and the last event of a validation
-    "checkpoint",  # saving
-    "script",  # the script's own lines outside every phase above, known by sampling
-]
-"""The phases of a step on the host, in the order in which a step meets them.
-
-A phase is exclusive: time in a nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
-"""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 RARE: tuple[Phase, ...] = ("epoch_start", "validation", "checkpoint")  # no part of a regular step
 
-StageName = Literal["read", "decode", "transform", "getitem", "collate"]
 STAGES: tuple[StageName, ...] = get_args(StageName)
 Role = Literal["train", "validation"]
 Boundary = Literal["optimizer", "backward"]
-StartMethod = Literal["fork", "spawn", "forkserver"]
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive", "failed"]
 """Of a comparison, everywhere."""
@@ -87,7 +66,7 @@ class Stage(Record, frozen=True):
 class CacheTier(Record, frozen=True):
     """One tier of a loader's cache, when the run ended."""
 
-    name: Literal["ram", "disk", "device"]
+    name: TierName
     num_hits: int
     num_bytes: int
     budget_bytes: int

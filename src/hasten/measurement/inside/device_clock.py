@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hasten.devices import cuda
+from hasten.protocol import Phase
 from hasten.raw_run import DeviceSpan
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MOST_PENDING = 4096  # spans that wait for their events; beyond, the span is dro
 class Pending:
     """A span that the device has still to pass."""
 
-    kind: str
+    kind: Phase
     start: float
     first: Event
     last: Event
@@ -58,7 +59,7 @@ class DeviceClock:
             event = self._record()
         self._open.append(event)
 
-    def leave(self, kind: str, start: float) -> None:
+    def leave(self, kind: Phase, start: float) -> None:
         """The span that began last ends; `start` is when it began on the host."""
         first = self._open.pop() if self._open else None
         last = self._record() if first is not None else None

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from hasten.measurement.inside.frames import user_place
 from hasten.measurement.inside.nests import tensors_in
+from hasten.protocol import StartMethod
 from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, TierCounts
 
 
@@ -175,7 +176,7 @@ def _settings(loader: DataLoader[object]) -> LoaderSettings:
         prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
-        start_method=context.get_start_method() if context is not None else _default_start_method(),
+        start_method=_start_method(context),
         drop_last=bool(getattr(loader, "drop_last", False)),
         where=user_place(sys._getframe(3)),  # pyright: ignore[reportPrivateUsage]
     )
@@ -198,10 +199,13 @@ def _facts_of_iterator(iterator: object) -> RawLoader:
     return RawLoader(settings=settings, pids=[p.pid for p in getattr(iterator, "_workers", [])])
 
 
-def _default_start_method() -> str:
+def _start_method(context: Any) -> StartMethod:
+    if context is not None:
+        return context.get_start_method()
     import multiprocessing
 
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    found: Any = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return found
 
 
 def _batch_size(loader: DataLoader[object]) -> int | None:

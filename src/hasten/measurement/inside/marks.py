@@ -15,12 +15,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hasten.measurement.inside.frames import user_place
-from hasten.raw_run import Detail, Place
+from hasten.protocol import Phase
+from hasten.raw_run import Detail, Place, SampledPhase
 
 if TYPE_CHECKING:
     from hasten.measurement.inside.device_clock import DeviceClock  # imports torch
 
-BETWEEN = "between"  # no span is open
+BETWEEN: SampledPhase = "between"  # no span is open
 
 # A run of 60 s at 2 ms a step makes about 300,000 spans; beyond that the window is closed.
 MOST_SPANS = 600_000
@@ -32,32 +33,34 @@ class Marks:
     def __init__(self, *, now: Callable[[], float] = perf_counter) -> None:
         self.now = now
         self.spans: list[tuple[str, float, float, Detail]] = []  # Spans, when all is over
-        self.open: list[str] = []  # kinds of the spans that are open now, outermost first
-        self.between = BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
+        self.open: list[Phase] = []  # kinds of the spans that are open now, outermost first
+        self.between: SampledPhase = (
+            BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
+        )
         self.full = False  # False: only what the time of record needs
         self.by_optimizer = False  # steps end with an optimizer's: the time of record needs no backward
         self.thread = get_ident()
         self.reading = False  # in a call that is marked as reading from the device, or copying to it
         self.device: DeviceClock | None = None  # where the script trains on a GPU
         self.places: dict[Place, int] = {}
-        self.first_place: dict[str, int] = {}
+        self.first_place: dict[Phase, int] = {}
 
     def here(self) -> bool:
         """Whether this is the training thread."""
         return get_ident() == self.thread
 
-    def phase(self) -> str:
+    def phase(self) -> SampledPhase:
         """What the training thread is in."""
         return self.open[-1] if self.open else self.between
 
-    def enter(self, kind: str) -> float:
+    def enter(self, kind: Phase) -> float:
         """Open a span; returns its start."""
         self.open.append(kind)
         if self.device is not None and self.full:
             self.device.enter()
         return self.now()
 
-    def leave(self, kind: str, start: float, detail: Detail = None) -> None:
+    def leave(self, kind: Phase, start: float, detail: Detail = None) -> None:
         """Close the span that was opened last and put it down."""
         self.open.pop()
         if self.device is not None and self.full:
@@ -76,7 +79,7 @@ class Marks:
             return -1
         return self.places.setdefault(place, len(self.places))
 
-    def remember_place(self, kind: str, depth: int) -> None:
+    def remember_place(self, kind: Phase, depth: int) -> None:
         """Keep the first place that a kind of span was entered from."""
         if kind not in self.first_place:
             self.first_place[kind] = self.place(depth + 1)
@@ -84,7 +87,7 @@ class Marks:
 
 def spanned(
     marks: Marks,
-    kind: str,
+    kind: Phase,
     function: Callable[..., object],
     *,
     detail: Callable[[], Detail] | None = None,
@@ -114,9 +117,6 @@ def seconds_per_mark() -> float:
     for _ in range(5):
         begin = perf_counter()
         for _ in range(1000):
-            marks.open.append("mark")
-            start = marks.now()
-            marks.open.pop()
-            marks.add("mark", start)
+            marks.leave("forward", marks.enter("forward"))
         means.append((perf_counter() - begin) / 1000)
     return min(means)

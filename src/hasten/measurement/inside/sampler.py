@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from hasten.measurement.inside.frames import user_place
-from hasten.raw_run import LineSeconds, Place
+from hasten.raw_run import LineSeconds, Place, SampledPhase
 
 PERIOD = 0.01
 
@@ -23,7 +23,9 @@ PERIOD = 0.01
 class LineSampler:
     """Samples one thread while `running`."""
 
-    def __init__(self, thread: int, phase: Callable[[], str], *, switch_interval: float | None = None) -> None:
+    def __init__(
+        self, thread: int, phase: Callable[[], SampledPhase], *, switch_interval: float | None = None
+    ) -> None:
         """`switch_interval`: how long the interpreter lets the thread go on while the sampler waits, in seconds.
 
         With the usual 5 ms a thread that computes in Python alone for 4 ms is only ever met where it next gives the
@@ -31,7 +33,7 @@ class LineSampler:
         """
         self._switch_interval = switch_interval
         self._usual_interval: float | None = None
-        self.seconds: dict[tuple[Place | None, str], float] = defaultdict(float)
+        self.seconds: dict[tuple[Place | None, SampledPhase], float] = defaultdict(float)
         self._thread = thread
         self._phase = phase
         self._run = threading.Event()

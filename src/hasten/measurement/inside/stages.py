@@ -12,8 +12,10 @@ from collections.abc import Callable
 from threading import get_ident, get_native_id
 from time import perf_counter, thread_time
 
+from hasten.protocol import StageName
+
 Function = Callable[..., object]
-Key = tuple[str, str]  # stage, library or transform
+Key = tuple[StageName, str]  # stage, library or transform
 
 
 def run_delay() -> float | None:
@@ -62,7 +64,7 @@ class StageClock:
         """Whether a batch of the calling thread is being timed."""
         return self.thread is not None and self.thread == get_ident()
 
-    def is_open(self, stage: str) -> bool:
+    def is_open(self, stage: StageName) -> bool:
         """Whether a stage of this name is being timed now."""
         return stage in self._kinds
 
@@ -70,7 +72,7 @@ class StageClock:
         """Open a stage; `leave` says which."""
         self._open.append([perf_counter(), thread_time(), 0.0, 0.0])
 
-    def push(self, stage: str) -> None:
+    def push(self, stage: StageName) -> None:
         """Open a stage whose name matters to stages within it."""
         self._kinds.append(stage)
         self.enter()
@@ -99,7 +101,7 @@ class StageClock:
     def timed(
         self,
         function: Function,
-        stage: str,
+        stage: StageName,
         detail: str,
         *,
         size: Callable[[object], int] | None = None,

@@ -27,7 +27,7 @@ from hasten.measurement.inside.frames import without_ours
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
-from hasten.protocol import to_json
+from hasten.protocol import StageName, to_json
 from hasten.raw_run import STAGES, StageLine, StageSeconds
 
 LEAST_BATCHES = 8  # of a process, timed whatever they cost
@@ -225,7 +225,7 @@ class _Recorder:
         """Note what one task of hasten's own loader took."""
         if self._pid != os.getpid():
             self._start_in_this_process()
-        taken = {"getitem": result.sample_seconds, "collate": result.collate_seconds}
+        taken: dict[StageName, float] = {"getitem": result.sample_seconds, "collate": result.collate_seconds}
         stages = [StageSeconds(name, "", 1, seconds, 0.0, 0) for name, seconds in taken.items() if seconds]
         self._tell(StageLine(pid=self._pid, start=start, end=end, stages=stages, is_task=True))
 
