@@ -49,7 +49,7 @@ def test_without_workers_a_note_below_the_exception_names_the_sample(collate_fn)
     with pytest.raises(ValueError, match="9 is torn") as raised:
         list(Loader(Failing((9,)), 4, collate_fn=collate_fn))
     assert str(raised.value) == "9 is torn"
-    assert raised.value.__notes__ == ["while making sample 9"]
+    assert raised.value.__notes__ == ["while building sample 9"]
 
 
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
@@ -96,7 +96,7 @@ def test_too_many_replaced_samples_are_an_error():
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
 def test_a_killed_worker_is_reported_with_its_signal_and_its_sample(collate_fn):
     began = time.monotonic()
-    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while making sample 17") as raised:
+    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while building sample 17") as raised:
         list(Loader(Dying(17, signal.SIGKILL), 4, num_workers=2, collate_fn=collate_fn))
     assert isinstance(raised.value, RuntimeError) and "DataLoader worker (pid " in str(raised.value)
     assert time.monotonic() - began < 30  # not a hang

@@ -174,5 +174,5 @@ def test_a_torn_state_is_refused():
     next(iter(loader))
     state = loader.state_dict()
     del state["position"]["base_seed"]
-    with pytest.raises(StateError, match="torn"):
+    with pytest.raises(StateError, match="incomplete or corrupt"):
         Loader(Drawing(), 4).load_state_dict(state)

@@ -1,6 +1,6 @@
-"""Epochs of batches, in the sampler's order: asks workers for samples, and hands out batches as they become ready.
+"""Epochs of batches in the sampler's order: requests samples from workers and returns batches as they become ready.
 
-The iterator is one of torch's loader iterators, so tools that instrument those instrument this one too.
+The iterator subclasses torch's loader iterator, so tools that instrument torch's iterators instrument this one too.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from hasten.data.workers.processes import PoolError, ProcessPool
 from hasten.data.workers.tasks import Result, Task
 from hasten.errors import WorkerDiedError
 
-MOST_STRAYS = 64  # samples that fit no row, of an epoch
-MOST_TASKS = 256  # of a batch
-IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
-TASK_SECONDS = 16e-3  # of work: less, and listening takes the workers' cores; more, and batch-mates wait
+MOST_STRAYS = 64  # per epoch: samples that fit no row
+MOST_TASKS = 256  # per batch
+IMPATIENT_AFTER = 0.05  # seconds to wait for the first sample, which shows the structure of all
+TASK_SECONDS = 16e-3  # of work per task: shorter ones cost the workers' cores overhead, longer ones delay batches
 
 
 class BatchIterator(BaseIterator):
@@ -55,8 +55,8 @@ class BatchIterator(BaseIterator):
         self._look = Look.now(self._counts, time.perf_counter())
         self._in_order = loader.in_order or not self._pool.num_workers
         self._in_rows = makes_rows(loader)
-        self._pending: dict[int, PendingBatch] = {}  # in their order
-        self._dropped: dict[int, PendingBatch] = {}  # nobody wants them, but workers still write to their slots
+        self._pending: dict[int, PendingBatch] = {}  # in order
+        self._dropped: dict[int, PendingBatch] = {}  # no longer needed, but workers still write to their slots
         self._unsent: deque[Task] = deque()
         self._next_number = 0
         self._is_over = False
@@ -67,8 +67,8 @@ class BatchIterator(BaseIterator):
         self._num_strays = 0
         if state.layout is not None:
             self._know(state.layout)
-        self._last: PendingBatch | None = None  # what was asked for by the batch that was handed out last
-        self._learning: PendingBatch | None = None  # its first sample is on its way, to show what all are like
+        self._last: PendingBatch | None = None  # the request of the batch returned last
+        self._learning: PendingBatch | None = None  # its first sample was requested, to show the structure of all
         self._tier = state.tier
         self._transfer = transfer_to(options.device, None if self._tier is None else self._tier.stream)
         if isinstance(self._transfer, Transfer):
@@ -79,19 +79,23 @@ class BatchIterator(BaseIterator):
 
     @property
     def _workers(self) -> list[Any]:
-        """The worker processes, by the name under which torch's iterator has them."""
+        """The worker processes, under the name that torch's iterator uses."""
         return self._pool.processes if isinstance(self._pool, ProcessPool) else []
 
     @property
     def cache(self) -> Memo | None:
-        """What its samples' library calls go through; None where nothing is cached."""
+        """The cache for library calls of this iterator's samples; None if nothing is cached."""
         return self._state.memo or current()
 
     def remaking(self) -> Callable[[], Any] | None:
-        """What makes the batch handed out last once more, by the dataset itself, each sample from its own seed.
+        """Return a function that rebuilds the last batch with the dataset itself, each sample from its own seed.
 
-        For who doubts that what workers, a cache and other decoders make is the dataset's own. None before the first
-        batch, where a sample of it was replaced, and where batches cross to a device. What the dataset raises is passed on.
+        Used to check that workers, cache and other decoders reproduce the dataset's own batch. The function raises what
+        the dataset raises.
+
+        Returns:
+            The function; None before the first batch, if one of its samples was replaced, and if batches are copied to a
+            device.
         """
         if self._last is None or self._transfer is not None:
             return None
@@ -100,7 +104,7 @@ class BatchIterator(BaseIterator):
     # An epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin another epoch with the workers that are there."""
+        """Start another epoch with the existing workers."""
         self._drop_all()
         self._repeats = Repeats(loader.sampler)
         super()._reset(loader, first_iter)
@@ -120,7 +124,7 @@ class BatchIterator(BaseIterator):
         crossing = self._crossing or self._transfer.send(self._next_batch())
         self._fill()
         pending = self._ready()
-        # One that is ready begins to cross while this one trains.
+        # Start copying the next batch, if it is ready, while this one trains.
         ready = pending is not None and pending.error is None
         self._crossing = self._transfer.send(self._next_batch()) if ready else None
         if self._tier is not None and self._state.folders is not None and self._state.memo is not None:
@@ -128,7 +132,7 @@ class BatchIterator(BaseIterator):
         return self._transfer.receive(crossing)
 
     def _next_batch(self) -> Any:
-        """The next batch, in the host's memory."""
+        """Return the next batch, in host memory."""
         began = time.perf_counter()
         self._fill()
         ready = self._num_ready()
@@ -140,7 +144,7 @@ class BatchIterator(BaseIterator):
             self._fill()
         del self._pending[pending.number]
         if self._pool.num_workers:
-            self._fill()  # before anything else, for workers may be waiting
+            self._fill()  # first of all, because workers may be waiting
         waited = time.perf_counter() - began
         if pending.error is not None:
             self._drop(pending)
@@ -152,14 +156,14 @@ class BatchIterator(BaseIterator):
             if self._tier is not None:
                 self._tier.want(pending.indices)
         asked = PendingBatch(pending.number, pending.indices, pending.seed, pending.occurrences)
-        self._last = None if pending.replaced else asked  # without its slot, which others wait for
+        self._last = None if pending.replaced else asked  # without its slot, so that the slot can be reused
         self._counts.handed(len(pending.indices), waited=waited, ready=ready)
         self._look_around()
-        # What lies in a pinned slot is left as it is.
+        # Tensors in a pinned slot stay as they are.
         return torch_pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
     def _look_around(self) -> None:
-        """Now and then: are the workers too few, too many, or too uneven."""
+        """From time to time, check whether there are too few or too many workers, or too little prefetching."""
         seen = self._look.since(self._counts, time.perf_counter())
         if seen is None:
             return
@@ -169,7 +173,7 @@ class BatchIterator(BaseIterator):
         self._staff = corrected(self._staff, seen, cores=usable_cores())
         try:
             self._pool.resize(self._staff.num_workers)
-        except OSError:  # no more processes or memory; those that are there are well
+        except OSError:  # no more processes or memory; the existing workers are unaffected
             self._staff = replace(self._staff, num_workers=self._pool.num_workers)
 
     def _end_epoch(self) -> None:
@@ -187,10 +191,10 @@ class BatchIterator(BaseIterator):
     def _num_ready(self) -> int:
         return sum(not pending.num_open for pending in self._pending.values())
 
-    # What is asked for
+    # Requests
 
     def _fill(self) -> None:
-        """Ask for batches until enough are on their way."""
+        """Request batches until enough are in progress."""
         while True:
             while self._unsent:
                 if not self._pool.send(self._unsent[0]):
@@ -213,7 +217,7 @@ class BatchIterator(BaseIterator):
         self._next_number += 1
         self._pending[pending.number] = pending
         if not indices:
-            return  # to collate nothing raises, when its turn has come
+            return  # collating an empty batch raises when its turn comes
         if self._in_rows and self._layout is not None:
             cuts = None if self._tier is None else self._tier.ask(pending, self._layout)
             if cuts is None:
@@ -238,7 +242,7 @@ class BatchIterator(BaseIterator):
         )
         self._unsent.extend(pending.rows(chunk, self._layout_sent, start=start))
 
-    # What comes
+    # Results
 
     def _listen(self) -> None:
         timeout = self._timeout or None
@@ -248,7 +252,7 @@ class BatchIterator(BaseIterator):
         except PoolError as error:
             raise WorkerDiedError(error.message(self._name_at)) from None
         if not results and hurries:
-            self._is_impatient = True  # the first sample is slow: the others need not wait for what it shows
+            self._is_impatient = True  # the first sample is slow: do not make the others wait for it
         elif not results:
             raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
         for result in results:
@@ -278,20 +282,20 @@ class BatchIterator(BaseIterator):
             chunk = min(TASK_SECONDS * result.count / max(seconds, 1e-6), 1e4)
             self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
         if result.strays:
-            self._state.layout = None  # the next epoch looks anew
+            self._state.layout = None  # the next epoch reads the layout again
             self._num_strays += len(result.strays)
-            if self._num_strays > MOST_STRAYS:  # samples of many shapes: their batches are made as wholes
+            if self._num_strays > MOST_STRAYS:  # samples of many shapes: collate their batches as a whole
                 self._in_rows = False
         if pending.replaced and not pending.num_open:
             self._counts.replaced(pending, most=self._most_replaced)
 
     def _learn(self, result: Result, pending: PendingBatch) -> None:
-        """From the first sample: whether there are rows, and what they are like."""
+        """Learn from the first sample whether samples can be stored in rows, and their layout."""
         self._learning = None
         pending.num_open = 0
         layout = result.layout
         if layout is None or not self._know(layout):
-            self._in_rows = result.error is not None  # a sample that failed shows nothing; it fails once more
+            self._in_rows = result.error is not None  # a failed sample shows nothing; it will fail again
             self._ask_whole(pending)
             return
         self._ask_rows(pending, layout, start=1)
@@ -302,7 +306,7 @@ class BatchIterator(BaseIterator):
             pending.objects[row] = put(sample, row, pending, layout)
 
     def _take_cuts(self, result: Result, pending: PendingBatch) -> None:
-        """What to cut from images on the device; or that the batch is to be asked for in the usual way."""
+        """Store the regions to take of images on the device, or request the batch the usual way."""
         assert self._tier is not None and self._layout is not None
         pending.num_open = 0
         if self._tier.take(result, pending, self._layout):
@@ -314,11 +318,11 @@ class BatchIterator(BaseIterator):
             self._ask_whole(pending)
 
     def _know(self, layout: Layout) -> bool:
-        """Tell the workers what samples are like; False where that cannot be told."""
+        """Send the layout to the workers; False if it cannot be sent."""
         if self._pool.is_process:
             try:
                 self._layout_slot = self._slots.write_down(pickle.dumps(layout))
-            except (pickle.PicklingError, AttributeError, TypeError):  # a class within a function
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class defined inside a function
                 return False
             self._layout_sent = None if self._layout_slot is None else self._layout_slot.place
         else:
@@ -328,7 +332,7 @@ class BatchIterator(BaseIterator):
         self._layout = self._state.layout = layout
         return True
 
-    # What nobody wants any more
+    # Dropped batches
 
     def _drop_all(self) -> None:
         self._learning = None
@@ -342,7 +346,7 @@ class BatchIterator(BaseIterator):
             self._drop(pending)
 
     def _drop(self, pending: PendingBatch) -> None:
-        """Let go of a batch; its slot is free when no worker writes to it any more."""
+        """Drop a batch; its slot is freed when no worker writes to it any more."""
         if pending.num_open:
             self._dropped[pending.number] = pending
         else:
@@ -350,4 +354,4 @@ class BatchIterator(BaseIterator):
 
     def __del__(self) -> None:
         if hasattr(self, "_pool"):
-            self._pool.close()  # before the slots that it writes to are anybody else's
+            self._pool.close()  # before the slots it writes to are reused

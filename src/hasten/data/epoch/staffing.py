@@ -1,7 +1,8 @@
-"""How many workers, and how many batches ahead: from measured rates, corrected while the epoch runs.
+"""Choose the number of workers and of prefetched batches from measured rates, during the epoch.
 
-Little's law: as many workers are busy as samples are consumed a second times the seconds that each takes. More than that wait
-for work, fewer are waited for. Where they wait for a disk rather than for a core, more workers than cores pay off.
+By Little's law, the number of busy workers is the samples consumed per second times the seconds per sample. Additional workers
+would wait for work; with fewer, the training loop waits. If workers wait for a disk instead of a core, using more workers than
+cores pays off.
 """
 
 from __future__ import annotations
@@ -13,42 +14,42 @@ from dataclasses import dataclass
 from hasten.cgroup import find_cgroup, read_quota
 from hasten.data.epoch.stats import Counts
 
-LOOK_SECONDS = 1.0  # between looks
-LEAST_BATCHES = 8  # in a look
-HELD_UP = 0.05  # of the time in `next()`: the workers are too few, or too uneven
-FREE = 0.01
-IDLE = 0.2  # of the workers' time, from which uneven samples are to blame and not their number
-ON_CORES = 0.7  # CPU seconds / seconds from which work needs a core
-MARGIN = 1.3  # more workers than Little's law says, for the unevenness of samples
+LOOK_SECONDS = 1.0  # between checks
+LEAST_BATCHES = 8  # between checks
+HELD_UP = 0.05  # fraction of time in `next()`: the workers are too few, or too uneven
+FREE = 0.01  # fraction of time in `next()`: there may be too many workers
+IDLE = 0.2  # fraction of the workers' time; above it, uneven samples are the cause and not the number of workers
+ON_CORES = 0.7  # CPU seconds / seconds; above it, work is limited by the cores
+MARGIN = 1.3  # factor on Little's law, because samples are uneven
 MOST_FACTOR = 16
 MOST_PER_CORE = 4
 
 
 @dataclass(frozen=True)
 class Staff:
-    """Who works, and how far ahead."""
+    """The number of workers, and how far they prefetch."""
 
     num_workers: int
     factor: int
-    """Batches ahead for each worker."""
+    """Prefetched batches per worker."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen between two looks; seconds are wall time but for the last."""
+    """What was measured between two checks; seconds are wall time unless noted."""
 
     seconds: float
     waited: float
     """In `next()`."""
     worked: float
-    """In all workers."""
+    """By all workers."""
     cpu_seconds: float
-    """In all workers."""
+    """CPU time of all workers."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What had been counted when somebody looked."""
+    """The counts at one point in time."""
 
     num_batches: int
     waited: float
@@ -58,11 +59,11 @@ class Look:
 
     @staticmethod
     def now(counts: Counts, at: float) -> Look:
-        """A look at the counts, at a time in seconds."""
+        """Read the counts at a time in seconds."""
         return Look(counts.num_batches, counts.wait_seconds, counts.worked_seconds, counts.cpu_seconds, at)
 
     def since(self, counts: Counts, at: float) -> Seen | None:
-        """What was seen since; None while that is too little to tell."""
+        """Return what was measured since; None if that is too little to decide on."""
         if at - self.at < LOOK_SECONDS or counts.num_batches - self.num_batches < LEAST_BATCHES:
             return None
         return Seen(
@@ -74,14 +75,14 @@ class Look:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, by affinity and by the control group's quota."""
+    """Return the number of cores this process may use, by affinity and by the control group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = read_quota(find_cgroup("cpu"))
     return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
 def corrected(staff: Staff, seen: Seen, *, cores: int) -> Staff:
-    """The staff for what comes next."""
+    """Return the number of workers and of prefetched batches to use next."""
     wait = seen.waited / seen.seconds
     busy = seen.worked / seen.seconds  # workers, on average
     if wait > HELD_UP and busy < (1.0 - IDLE) * staff.num_workers:

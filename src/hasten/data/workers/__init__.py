@@ -1,1 +1,1 @@
-"""Who makes the samples: processes, threads, or the training process itself."""
+"""What builds the samples: processes, threads, or the training process itself."""

@@ -1,6 +1,6 @@
-"""Builds the samples of a task, and puts them where they belong.
+"""Build the samples of a task and write them to their rows.
 
-It does not matter whether it runs in a worker process, in a thread or in the training process.
+The code is the same in a worker process, in a thread and in the training process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hasten.data.memo.memo import using
 from hasten.data.workers.failures import name_in, substitute
 from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
 
-LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
+LARGE = 64 << 10  # bytes of a sample from which it is written to its row at once, while in the core's cache
 
 
 class SampleError(Exception):
-    """A sample could not be made; its cause is what was raised."""
+    """A sample could not be built; its cause is the exception raised."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -36,12 +36,12 @@ class SampleError(Exception):
 
 
 class SampleBuilder:
-    """One worker of the pool.
+    """Builds samples for one worker of a pool.
 
-    A dataset that draws from the global generators finds them seeded for each sample. Most draw from one of them or
-    from none; to seed all the same would cost more than many a sample does. So samples are made without, and when it
-    turns out that somebody drew from a generator, they are made once more, and from then on that one is seeded. In a
-    thread the generators are the training loop's while it runs, and are left alone.
+    A dataset that draws from the global generators must find them seeded for each sample. Most datasets draw from one of
+    them or from none, and seeding all of them would take longer than building many a sample does. So samples are built
+    without seeding; if a generator turns out to have been used, they are built again, and from then on that generator is
+    seeded. In a thread, the training loop uses the global generators at the same time, so they are left alone.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class SampleBuilder:
         self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
         """The generators that are seeded for each sample."""
         self._lent: list[Callable[[], bool]] | None = []
-        """For each sample that is copied from the cache: whether it is still there."""
+        """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
-        """That of the task at hand."""
+        """The result of the current task."""
 
     def result(self, task: Task) -> Result:
-        """Do what the task asks for. What the user's code raises is in the result."""
+        """Run a task and return its result, which carries any exception that the user's code raised."""
         began = time.thread_time()
-        own = None if self._is_process else self._config.memo  # a worker process has it anyway
+        own = None if self._is_process else self._config.memo  # a worker process uses it throughout
         with using(own) if own is not None else contextlib.nullcontext():
             if self._config.folders is not None:
                 self._config.folders.look_again()
@@ -81,15 +81,15 @@ class SampleBuilder:
         return result
 
     def _were_there(self) -> bool:
-        """Whether the samples that were copied from the cache were there all the time; if not, they are made again."""
-        lent, self._lent = self._lent or [], []
-        if all(is_still_there() for is_still_there in lent):
+        """Whether the samples copied from the cache stayed unchanged; if not, they are built again without borrowing."""
+        checks, self._lent = self._lent or [], []
+        if all(is_unchanged() for is_unchanged in checks):
             return True
         self._lent = None
         return False
 
     def _seeded_rightly(self, task: Task) -> Result | None:
-        """The result; None where somebody drew from a generator that was not seeded: from now on it is."""
+        """Return the result; None if an unseeded generator was used: it is seeded from now on."""
         with kept() if self._seeded and not self._is_process else contextlib.nullcontext():  # the training loop's
             if not self._watches or self._seeded == ALL:
                 return self._do(task)
@@ -99,7 +99,7 @@ class SampleBuilder:
             if drawn <= self._seeded:
                 return result
             restore(before)
-            # Torch's seed may be asked for without a draw; and the training loop may make a normal number ahead.
+            # Torch's seed can be read without a draw, and the training loop can make NumPy cache a normal number.
             self._seeded |= drawn | {"torch"} if self._is_process else ALL
             return None
 
@@ -116,7 +116,7 @@ class SampleBuilder:
                 self._do_samples(task, result)
         except SampleError as failed:
             result.error, result.row = failed.__cause__, failed.row
-            if not self._is_process:  # a worker process says it in the message that it sends
+            if not self._is_process:  # a worker process adds it to the message that it sends
                 name_in(result.error, self._config.dataset, task.indices[failed.row - task.start])
         except Exception as error:
             result.error = error
@@ -136,7 +136,7 @@ class SampleBuilder:
             else:
                 for at in range(len(task.indices)):
                     samples.append(self._sample(task, at))
-        finally:  # those before the one that failed are good
+        finally:  # the samples before the one that failed are valid
             began = time.perf_counter()
             if layout is None:
                 result.strays = list(enumerate(samples, task.start))
@@ -146,7 +146,7 @@ class SampleBuilder:
             result.collate_seconds += time.perf_counter() - began
 
     def _do_plain(self, task: Task, samples: list[Any]) -> None:
-        """As `_sample` does it, in a third of the time: some datasets make a sample in less than a microsecond."""
+        """Do what `_sample` does, in a third of the time: some datasets build a sample in less than a microsecond."""
         dataset, note, row = self._config.dataset, self._note, task.start
         began = time.perf_counter()
         try:
@@ -159,7 +159,7 @@ class SampleBuilder:
             self._result.sample_seconds += time.perf_counter() - began
 
     def _do_one_by_one(self, task: Task, result: Result, layout: Layout, slot: Place) -> None:
-        """Each is written to its row as soon as it is made, before a large sample falls out of the core's cache."""
+        """Write each sample to its row as soon as it is built, before a large sample drops out of the core's cache."""
         targets = layout.targets(layout.arrays(self._arena.view(slot), task.length))
         for at in range(len(task.indices)):
             sample = self._sample(task, at)
@@ -195,11 +195,11 @@ class SampleBuilder:
             result.strays.append((row, finished(sample)))
             return [[]]
 
-    # Samples of images that the training process holds
+    # Samples whose images are on the device
 
     def _do_cuts(self, task: Task, held: list[Prepared], result: Result) -> None:
         folders, began = self._config.folders, time.perf_counter()
-        # A target_transform that draws from the global generators gets them as ever, in the samples themselves.
+        # If a target_transform draws from the global generators, the samples are built in full, where they are seeded.
         known = folders is not None and (not self._seeded or is_threadable(self._config.dataset))
         for at, (index, image) in enumerate(zip(task.indices, held)):
             self._note[1] = task.start + at
@@ -213,7 +213,7 @@ class SampleBuilder:
         config = self._config
         samples = self._fetch(task, result)
         began = time.perf_counter()
-        if self._seeded:  # for a collate_fn that draws
+        if self._seeded:  # in case collate_fn draws
             seed_generators(sample_seed(task.seed, repr(task.indices), 1), self._seeded)
         batch = config.collate(samples)
         if self._is_process:
@@ -272,12 +272,12 @@ class SampleBuilder:
             raise SampleError(row) from error
 
     def _make(self, task: Task, at: int, index: Any) -> Any:
-        """The sample of an index."""
+        """Return the sample of an index."""
         began = time.perf_counter()
         try:
             if self._config.folders is not None:
                 with contextlib.suppress(NotKnownError):
-                    lent = None if task.kind == "first" else self._lent  # what is first is kept as it is
+                    lent = None if task.kind == "first" else self._lent  # the first sample is stored, so it is a copy
                     return self._config.folders.sample(index, self._drawing(task, at, index), lent=lent)
             if self._seeded:
                 seed_generators(_seed_of(task, at, index), self._seeded)
