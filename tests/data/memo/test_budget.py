@@ -84,7 +84,7 @@ def test_a_forecast_says_what_a_full_cache_takes_and_where_it_goes():
 
 def test_a_forecast_says_what_will_be_computed_again():
     found = Forecast(1000, 1e9, None, (("ram", int(4e8)),), 0.1)
-    assert found.line() == "full cache 1.0 GB; 400 MB fits in RAM: 40%; 60% is computed again each epoch"
+    assert found.line() == "full cache 1.0 GB; 400 MB fits in RAM: 40%; 60% is recomputed each epoch"
 
 
 def test_an_empty_dataset_has_a_forecast():

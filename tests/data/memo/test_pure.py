@@ -108,7 +108,7 @@ def test_a_function_that_gives_another_result_is_cached_no_longer(memo, monkeypa
     monkeypatch.setattr(time, "monotonic_ns", iter(range(100)).__next__)
     function, _ = counted(lambda name: time.monotonic_ns())
     assert function("a") == 0
-    assert function("a") == 1 and "gave another result" in caplog.text
+    assert function("a") == 1 and "returned another result" in caplog.text
     assert [function("a"), function("a")] == [2, 3]
 
 

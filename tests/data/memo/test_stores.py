@@ -681,7 +681,7 @@ class TestMemory:
         tier.close()
 
     def test_a_budget_below_the_table_is_refused(self):
-        with pytest.raises(OSError, match="8000 bytes of shared memory hold no values"):
+        with pytest.raises(OSError, match="8000 bytes of shared memory are too few to store values"):
             RamTier(8000)
 
     def test_a_tier_that_is_let_go_gives_its_memory_back(self):
@@ -870,7 +870,7 @@ class TestDisk:
     def test_a_folder_that_others_can_write_to_is_refused(self, root):
         root.mkdir()
         root.chmod(0o777)
-        with pytest.raises(PermissionError, match="others can write to it"):
+        with pytest.raises(PermissionError, match="other users can write to it"):
             DiskTier(1 << 20, root=root, script="x")
         root.chmod(0o700)
         DiskTier(1 << 20, root=root, script="x").close()
@@ -1053,7 +1053,7 @@ def test_a_disk_that_fails_is_given_up_with_one_warning(made, monkeypatch, caplo
     values.epoch(memo)
     values.epoch(memo)
     [warned] = caplog.messages
-    assert "disk cache takes no more values" in warned and "No space" in warned
+    assert "disk cache stores no more values" in warned and "No space" in warned
     assert memo.counts().tiers[0].num_fills == 5 and memo.counts().tiers[0].num_hits == 10
 
 
@@ -1071,7 +1071,7 @@ def test_a_disk_that_cannot_be_written_is_still_read(made, monkeypatch, caplog):
     memo = made(disk=64 << 20)
     values.epoch(memo)
     [warned] = caplog.messages
-    assert "takes no more values" in warned and "cannot be written" in warned
+    assert "stores no more values" in warned and "cannot be written" in warned
     assert (memo.counts().tiers[0].num_hits, memo.counts().num_misses) == (5, 45)
 
 
@@ -1081,8 +1081,8 @@ def test_a_place_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, caplo
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "file"))
     memo = open_memo(ram=100, disk=1 << 20)
     assert [one.partition(":")[0] for one in caplog.messages] == [
-        "nothing is cached on ram",
-        "nothing is cached on disk",
+        "the ram cache is off",
+        "the disk cache is off",
     ]
     values = Counting()
     values.epoch(memo)
@@ -1095,7 +1095,7 @@ def test_a_place_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, caplo
 def test_no_home_folder_is_no_error(monkeypatch, caplog):
     monkeypatch.setattr("hasten.data.memo.memo.memo_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     open_memo(ram=None, disk="auto").close()
-    assert caplog.messages == ["nothing is cached on disk: no home; HASTEN_CACHE names another folder"]
+    assert caplog.messages == ["the disk cache is off: no home; set HASTEN_CACHE to another folder"]
 
 
 @posix

@@ -1,7 +1,7 @@
-"""Samples of torchvision's image folders, made by our own decoder and transforms, with the same values.
+"""Build samples of torchvision's image folders with hasten's decoder and transforms, with identical values.
 
-Only where every piece is the library's own and known exactly: the class's `__getitem__`, its loader, each transform and its
-options. What the dataset holds is looked at for every sample, so a transform that is replaced or changed is noticed.
+Used only if every part is the library's own and known exactly: the class's `__getitem__`, its loader, each transform and its
+options. The dataset is inspected for every sample, so a replaced or changed transform is noticed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SEEDS = (0x5EED, 0xFEED5)
 
 
 class NotKnownError(Exception):
-    """This sample is the dataset's own to make."""
+    """This sample must be built by the dataset itself."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image before its random part that somebody has."""
+    """A cached image, as it is before the random part of its transforms."""
 
     key: bytes
     height: int
@@ -50,7 +50,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class CutSample:
-    """A sample whose image is still to be cut from the prepared one, and to be scaled."""
+    """A sample whose image is still to be cropped from the prepared one and scaled."""
 
     cut: Cut
     scaling: Scaling
@@ -58,7 +58,7 @@ class CutSample:
 
 
 class FolderSamples:
-    """Makes samples of the image folders in a dataset. Picklable together with it."""
+    """Builds samples of the image folders in a dataset. Picklable together with it."""
 
     def __init__(self, dataset: Any, *, pixels: PixelRule) -> None:
         self.dataset = dataset
@@ -73,19 +73,22 @@ class FolderSamples:
         self.__init__(state[0], pixels=state[1])
 
     def is_random(self) -> bool:
-        """Whether making a sample draws from the generator."""
+        """Whether building a sample draws from the generator."""
         return any(pipeline is not None and pipeline.draws for _, pipeline in self._known.values())
 
     def sample(
         self, index: Any, generator: Callable[[], torch.Generator], *, lent: list[Callable[[], bool]] | None = None
     ) -> tuple[Any, Any]:
-        """A sample. Raises NotKnownError: what went wrong is the dataset's own to raise.
+        """Build a sample.
 
         Args:
-            index: of the sample.
-            generator: is asked for where something is to be drawn.
-            lent: gets, for a sample that still lies in the cache, a function that says once it has been copied whether it
-                was still there; None: samples lie elsewhere.
+            index: index of the sample.
+            generator: called if random numbers are needed.
+            lent: receives, for a sample that is a view of the cache, a function to be called after copying the sample, which
+                says whether the cache entry is unchanged; None: samples are never views of the cache.
+
+        Raises:
+            NotKnownError: if the sample must be built by the dataset, which also raises the sample's errors.
         """
         try:
             folder, at = located(self.dataset, index)
@@ -101,7 +104,7 @@ class FolderSamples:
         return made, target if folder.target_transform is None else folder.target_transform(target)
 
     def cut_sample(self, index: Any, held: Prepared, generator: Callable[[], torch.Generator]) -> CutSample | None:
-        """What `sample` would give, cut from an image that is held; None where it would be made of another, or raise."""
+        """Return the sample as a crop of a cached image; None if `sample` would use another image, or raise."""
         try:
             folder, at = located(self.dataset, index)
             pipeline = self.pipeline_of(folder)
@@ -111,12 +114,12 @@ class FolderSamples:
             drawn = generator() if pipeline.draws else _no_generator()
             cut = pipeline.cut(held.height, held.width, drawn)
             label = target if folder.target_transform is None else folder.target_transform(target)
-        except Exception:  # it is raised where the sample itself is made
+        except Exception:  # raised again where the sample is built
             return None
         return CutSample(cut, pipeline.scaling, label)
 
     def key_to_cut(self, index: Any) -> bytes | None:
-        """The key of the prepared image of a sample that is cut from it and no more; None for any other."""
+        """Return the key of a sample's prepared image if the sample is only cropped from it; otherwise None."""
         try:
             folder, at = located(self.dataset, index)
             pipeline = self.pipeline_of(folder)
@@ -144,10 +147,10 @@ class FolderSamples:
         key = self._key_of(identity, pipeline)
         found = memo.view(key) if lent is not None else None
         if found is not None and lent is not None:
-            memory, is_still_there = found
-            with contextlib.suppress(ValueError):  # given back before it was read
+            memory, is_unchanged = found
+            with contextlib.suppress(ValueError):  # released before it was read
                 prepared = decode(memory, is_own=False)
-                lent.append(is_still_there)
+                lent.append(is_unchanged)
                 return prepared
         return remembered(
             key,
@@ -157,11 +160,11 @@ class FolderSamples:
         )
 
     def look_again(self) -> None:
-        """Code of the user's may have run since the last sample: look again what the dataset's transforms are."""
+        """Discard what is known of the dataset's transforms; user code may have changed them since the last sample."""
         self._looked_at.clear()
 
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
-        """What its transforms are; None where they are not known, or it is no image folder."""
+        """Return the pipeline of its transforms; None if they are not known, or it is not an image folder."""
         if id(folder) in self._looked_at and folder.target_transform is None:
             return self._looked_at[id(folder)]
         state = _state_of(folder)
@@ -174,7 +177,7 @@ class FolderSamples:
 
 
 def _dense(image: np.ndarray[Any, Any], *, in_planes: bool) -> np.ndarray[Any, Any]:
-    """The image without gaps, as it must be to be cached; `in_planes`: channel by channel, as a batch has it."""
+    """Return a contiguous image, as the cache requires; with `in_planes`, channel by channel, like a batch."""
     planes = image if image.ndim == 2 else image.transpose(2, 0, 1)
     if in_planes:
         dense = np.ascontiguousarray(planes)
@@ -183,19 +186,19 @@ def _dense(image: np.ndarray[Any, Any], *, in_planes: bool) -> np.ndarray[Any, A
 
 
 def folder_samples(dataset: Any, *, pixels: PixelRule) -> FolderSamples | None:
-    """What makes the samples of a dataset that is, or consists of, image folders; None where none of it is known."""
+    """Return the builder for a dataset that is, or contains, image folders; None if none of them is known."""
     found = FolderSamples(dataset, pixels=pixels)
     known = [found.pipeline_of(folder) is not None for folder in _folders_in(dataset)]
     return found if any(known) else None
 
 
 def is_threadable(dataset: Any) -> bool:
-    """Whether every sample is made by code that may run in several threads at once."""
+    """Whether every sample is built by thread-safe code."""
     return all(getattr(folder, "target_transform", False) is None for folder in _folders_in(dataset))
 
 
 def located(dataset: Any, index: Any) -> tuple[Any, int]:
-    """The folder that a sample is in, and where in it. Raises NotKnownError, and what torch's classes raise."""
+    """Return a sample's folder and its index there. Raises NotKnownError, and what torch's classes raise."""
     if type(index) is not int and not isinstance(index, np.integer):
         raise NotKnownError
     at: Any = index
@@ -206,7 +209,7 @@ def located(dataset: Any, index: Any) -> tuple[Any, int]:
         elif kind is ConcatDataset:
             if at < 0:
                 if -at > len(dataset):
-                    raise ValueError("absolute value of index should not exceed dataset length")  # torch's own words
+                    raise ValueError("absolute value of index should not exceed dataset length")  # as torch raises it
                 at += len(dataset)
             number = bisect.bisect_right(dataset.cumulative_sizes, at)
             at -= dataset.cumulative_sizes[number - 1] if number else 0
@@ -224,7 +227,7 @@ def _folders_in(dataset: Any) -> list[Any]:
 
 
 def _state_of(folder: Any) -> object:
-    """Another value when the folder would make other samples; None where they are not known."""
+    """Return a value that changes if the folder would build other samples; None if they are not known."""
     module: Any = sys.modules.get("torchvision.datasets.folder")
     if module is None or not isinstance(folder, module.DatasetFolder) or not _is_unchanged(type(folder), module):
         return None
@@ -242,7 +245,7 @@ def _state_of(folder: Any) -> object:
 
 @functools.lru_cache(maxsize=64)
 def _is_unchanged(kind: type, module: Any) -> bool:
-    """Whether a class makes its samples as torchvision's DatasetFolder does."""
+    """Whether a class builds its samples as torchvision's DatasetFolder does."""
     theirs = {"torchvision", "torch", "typing", "builtins"}
     special = {
         "__getattribute__",
@@ -268,7 +271,7 @@ def _value(value: object) -> object:
 
 
 def _checked(folder: Any, pixels: PixelRule) -> ImagePipeline | None:
-    """The pipeline of a folder's transforms, if it makes of an image what they make of it."""
+    """Return the pipeline of a folder's transforms if it computes what they compute; otherwise None."""
     identical = compile_transforms([folder.transform], pixels="identical")
     if identical is None or not _is_pillows_own() or not _agrees(folder.transform, identical):
         return None
@@ -276,7 +279,7 @@ def _checked(folder: Any, pixels: PixelRule) -> ImagePipeline | None:
 
 
 def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
-    """Whether this torchvision draws and computes what we do, seen on an image of noise."""
+    """Whether this torchvision draws and computes what the pipeline does, tested on an image of noise."""
     noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
     try:
         with kept():
@@ -289,13 +292,13 @@ def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
                     return False
                 if not torch.equal(generator.get_state(), torch.default_generator.get_state()):
                     return False
-    except Exception:  # it is raised again where a sample is made
+    except Exception:  # raised again where a sample is built
         return False
     return True
 
 
 def _is_pillows_own() -> bool:
-    """Whether `Image.open` reads files as Pillow does, and not as something that was put in its place."""
+    """Whether `Image.open` is Pillow's own function and not a replacement."""
     original: Any = Image.open
     while hasattr(original, "__wrapped__") and original.__module__ == "PIL.Image":
         original = original.__wrapped__

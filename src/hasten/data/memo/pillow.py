@@ -1,4 +1,4 @@
-"""Pillow's functions, whose images are decoded, converted and resized once; see `image_chain`."""
+"""Patches of Pillow's functions, so that images are decoded, converted and resized once; see `image_chain`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hasten.data.memo.image_link import Link
 from hasten.data.memo.image_state import TAG, file_module
 from hasten.data.memo.memo import current
 
-MOST_PROMISES = 32  # of a thread, each with an open file: a script may open a batch before it resizes one
+MOST_PROMISES = 32  # per thread, each with an open file: a script may open a whole batch before it resizes an image
 
 
 def install(patches: Any, module: ModuleType, version: bytes) -> None:
-    """Put it in the place of Pillow's functions; `module` is PIL.Image."""
+    """Patch Pillow's functions; `module` is PIL.Image."""
     chains = Chains(module, version)
     kind: Any = module.Image  # type: ignore[attr-defined]
     originals = chains.originals
@@ -27,7 +27,7 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
         originals[name] = getattr(kind, name)
     originals["open"] = module.open  # type: ignore[attr-defined]
     if not chains.are_pillows():
-        return  # somebody has put something else in their place
+        return  # other code has replaced them
     chains.version += b"".join(unwrapped(original)[1] for original in originals.values())
 
     @functools.wraps(originals["open"])
@@ -41,7 +41,7 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
 
     @functools.wraps(originals["save"])
     def save(self: Any, *arguments: Any, **named: Any) -> Any:
-        chains.settle()  # it may write to their files
+        chains.settle()  # saving may write to their files
         return originals["save"](self, *arguments, **named)
 
     @functools.wraps(originals["convert"])
@@ -88,7 +88,7 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     def missing(self: Any, name: str) -> Any:
         if name == chains.attribute and (TAG in self.__dict__ or name in self.__dict__):
             return chains.materialize(self)
-        return object.__getattribute__(self, name)  # for the very error that Python raises
+        return object.__getattribute__(self, name)  # raises the same error as without the patch
 
     for name, replacement in (
         ("convert", convert),
@@ -119,7 +119,7 @@ def _install_load(patches: Any, chains: Chains) -> None:
 
 
 def _settling(chains: Chains, original: Any) -> Any:
-    """`open`, before which promises are kept: what is opened for writing may be the file of one."""
+    """Wrap `open` to compute deferred images first, as a file opened for writing may be the source of one."""
 
     @functools.wraps(original)
     def open(file: Any, mode: Any = "r", *arguments: Any, **named: Any) -> Any:
@@ -131,7 +131,7 @@ def _settling(chains: Chains, original: Any) -> Any:
 
 
 def _plain_resize(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[int, int], int | None] | None:
-    """The arguments as whole numbers; None where Pillow is to judge them."""
+    """Return the arguments as integers; None if Pillow must check them."""
     given = {**dict(zip(("size", "resample", "box", "reducing_gap"), arguments)), **named}
     size, resample = given.pop("size", None), given.pop("resample", None)
     is_plain = given.keys() <= {"box", "reducing_gap"} and all(one is None for one in given.values())

@@ -1,9 +1,9 @@
-"""One shared file for processes that were started apart, as the ranks of a host are.
+"""Share one file among independently started processes, such as the ranks of a host.
 
-Who has the file binds an abstract socket whose name tells process and descriptor; who comes later reads the names in
-/proc/net/unix and opens the file through /proc. Nobody has to serve, and as a socket's name and a memfd are gone with
-the last process, nothing is left behind, however the processes end. Where this cannot be done (not on Linux, ranks in
-containers of their own), each process gets a file of its own.
+A process that has the file binds an abstract socket whose name contains its process id and descriptor; later processes read the
+names in /proc/net/unix and open the file through /proc. No process has to serve requests. Because the sockets and the memfd
+disappear with the last process, nothing is left behind, however the processes end. Where this is not possible (not on Linux, or
+ranks in separate containers), each process gets its own file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 
 from hasten.data.layout.sharing import SharedFile, nameless
 
-PATIENCE = 5.0  # seconds to wait while another process is at the door
+PATIENCE = 5.0  # seconds to wait for another process that looks for the file
 
 
 def meet(key: bytes, *, size: int) -> SharedFile:
-    """The file of all processes of this user on this host that meet with the same key and size.
+    """Return the file shared by all of this user's processes on this host that use the same key and size.
 
-    Raises OSError where there cannot be a file.
+    Raises OSError if the file cannot be created.
     """
     name = f"hasten-{hashlib.sha256(key + size.to_bytes(8, 'little')).hexdigest()[:32]}"
     door = _door(name) if sys.platform == "linux" else None
@@ -39,7 +39,7 @@ def meet(key: bytes, *, size: int) -> SharedFile:
 
 
 def _door(name: str) -> socket.socket | None:
-    """Held while one looks for the file and makes it, so that no two make it."""
+    """Bind a socket that is held while looking for the file and creating it, so that only one process creates it."""
     end = time.monotonic() + PATIENCE
     while (door := _bound(f"{name}/door")) is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -71,10 +71,10 @@ def _found(name: str) -> int | None:
 
 
 def _opened(link: str, name: str) -> int | None:
-    """The file behind a link, if it is the one meant and no other user's: anyone may bind a name."""
+    """Open the file behind a link if it is the expected one and belongs to this user: any user may bind a name."""
     meant = f"/memfd:{name} (deleted)"
     try:
-        if os.readlink(link) != meant:  # asked first: to open some other file might wait, or do something
+        if os.readlink(link) != meant:  # check first: opening some other file might block or have side effects
             return None
         descriptor = os.open(link, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
