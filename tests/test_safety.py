@@ -15,7 +15,7 @@ from pages import full_run, search, told_of
 
 from hasten.cli.parts import tell
 from hasten.data.memo.codec import NotStorableError, decode, encode
-from hasten.data.memo.ledger import MARK, Ledger, hold_aside
+from hasten.data.memo.ledger import MARK, Ledger, lock_temporary
 from hasten.errors import RecordError
 from hasten.measurement import results
 from hasten.records import Run, Tuning, from_json, to_json
@@ -52,7 +52,7 @@ def test_what_others_are_writing_stays_when_the_clock_jumps(tmp_path):
         path.write_bytes(b"x")
         os.utime(path, (1, 1))
     with written.open("rb") as file:
-        hold_aside(file.fileno())
+        lock_temporary(file.fileno())
         ledger._count()
     ledger.close()
     assert written.exists() and not left.exists()

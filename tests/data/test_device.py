@@ -122,10 +122,10 @@ def test_what_crosses_is_pinned_whatever_its_size(num_workers, monkeypatch):
 
 
 def test_batches_on_the_device_are_only_a_few_steps_ahead():
-    from hasten.data.epoch.transfer import MOST_AHEAD
+    from hasten.data.epoch.transfer import MAX_AHEAD
 
     busy, batches = work(), iter(Loader(Large(), 8, num_workers=1, device="cuda"))
     for images, _ in batches:
         for _ in range(8):
             busy = (busy @ busy).clamp(-1, 1)
-        assert images.is_cuda and len(batches._transfer._used) <= MOST_AHEAD + 2
+        assert images.is_cuda and len(batches._transfer._used) <= MAX_AHEAD + 2

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.data.generators import has_cached_normal, kept, mix, restore, sample_seed, seed_generators, snapshot
+from hasten.data.generators import (
+    has_cached_normal,
+    mix,
+    preserve_generators,
+    restore,
+    sample_seed,
+    seed_generators,
+    snapshot,
+)
 
 DRAWS = {
     "torch": lambda: torch.rand(1),
@@ -57,7 +65,7 @@ def test_a_normal_number_made_ahead_is_known_and_kept():
     assert not has_cached_normal()
     np.random.randn()
     assert has_cached_normal()
-    with kept():
+    with preserve_generators():
         seed_generators(5)
         assert not has_cached_normal()
     assert has_cached_normal()

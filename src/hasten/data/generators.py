@@ -77,7 +77,7 @@ def seed_generators(seed: int, which: Collection[str] = ALL) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Generator[None]:
+def preserve_generators() -> Generator[None]:
     """Restore the three global generators at the end of the block."""
     states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:

@@ -72,7 +72,7 @@ NUM_FILES = 12
 def images_are_moved_at_once(monkeypatch):
     monkeypatch.setattr(keys, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(device_tier, "FILL_SHARE", 1e6)
-    monkeypatch.setattr(device_tier, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(device_tier, "MAX_FILL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_center_crop_is_cached_too(folder):
 
 def test_a_device_that_shares_the_hosts_memory_has_no_tier(monkeypatch):
     monkeypatch.setattr("hasten.devices.accelerator.has_streams", lambda device: False)
-    assert device_tier.tier_beside(None, torch.device("cpu")) is None
+    assert device_tier.tier_for(None, torch.device("cpu")) is None
 
 
 def test_without_a_device_there_is_no_tier(folder):
@@ -436,7 +436,7 @@ def test_a_sample_that_cannot_be_made_any_more_raises_or_is_replaced_as_ever(fol
     batches, loader = found(cache="8 MiB")
     assert same(batches, expected) and tier_of(loader).num_hits > 0
     assert loader.stats().num_replaced == plain.stats().num_replaced == 2
-    assert loader._state.counts.num_made == plain._state.counts.num_made
+    assert loader._state.counts.num_built == plain._state.counts.num_built
     with pytest.raises(FileNotFoundError):
         list(loader_of(dataset, cache="8 MiB"))
 

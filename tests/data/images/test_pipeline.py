@@ -33,7 +33,7 @@ def photo(height, width, *, seed=0):
     return np.clip(smooth + noise, 0, 255).astype(np.uint8)
 
 
-def finished(result):
+def with_floats(result):
     if not isinstance(result, ScaledImage):
         return result
     out = torch.empty(result.pixels.shape)
@@ -43,7 +43,7 @@ def finished(result):
 
 def ours(pipeline, image, seed):
     generator = torch.Generator().manual_seed(seed)
-    result = finished(pipeline.complete(pipeline.prepare(image), generator))
+    result = with_floats(pipeline.complete(pipeline.prepare(image), generator))
     return result, generator.get_state()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from hasten.data.layout.rows import MismatchError
 from hasten.data.layout.scaling import ScaledImage, Scaling
-from hasten.data.layout.tree import LateImages, Layout, finished, map_tensors
+from hasten.data.layout.tree import LateImages, Layout, map_tensors, with_floats
 
 
 def filled(layout, samples):
@@ -90,7 +90,7 @@ def test_images_become_floats_in_their_rows():
     layout = Layout((image, 1))
     arrays, objects = filled(layout, [(image, 1)])
     assert layout.batch(arrays, objects)[0].tolist() == [[[[1.0, 1.0]] * 2] * 3]
-    assert torch.equal(finished((image, 1))[0], torch.ones(3, 2, 2))
+    assert torch.equal(with_floats((image, 1))[0], torch.ones(3, 2, 2))
 
 
 def test_images_that_become_floats_on_the_device_stay_bytes_until_then():

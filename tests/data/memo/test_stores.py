@@ -33,7 +33,7 @@ from hasten.data.memo.codec import Encoded, NotStorableError, Raw, decode, encod
 from hasten.data.memo.counters import Counters
 from hasten.data.memo.disk import DiskTier, memo_folder
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, key_of
-from hasten.data.memo.memo import Memo, current, key_of_host, open_memo, remembered, use_in_process, using
+from hasten.data.memo.memo import Memo, current, get_or_compute, key_of_host, open_memo, use_in_process, using
 from hasten.data.memo.ram import MAPPED_FROM, RamTier
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memfd, SIGKILL and record locks as Linux has them")
@@ -604,7 +604,7 @@ class TestMemory:
         tier = RamTier(16 << 20)
         put(tier, 1, MAPPED_FROM)
         if why == "too many":
-            monkeypatch.setattr(ram, "MOST_MAPPED", 1)
+            monkeypatch.setattr(ram, "MAX_MAPPED", 1)
         else:
             monkeypatch.setattr(ram, "_Mapping", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOMEM, "no")))
         held = [tier.read(key(1)) for _ in range(3)]
@@ -904,7 +904,7 @@ class Counting:
 
     def get(self, memo, number):
         with using(memo):
-            array, found = remembered(key(number), lambda: self.compute(number))
+            array, found = get_or_compute(key(number), lambda: self.compute(number))
         assert (array == number).all() and found == number
         return found
 
@@ -985,7 +985,7 @@ def test_what_is_written_to_a_value_is_not_kept(made):
     for memo in (made(ram=16 << 20), made(disk=64 << 20), made(ram=4 << 20, disk=64 << 20)):
         for _ in range(3):
             with using(memo):
-                remembered(key(3), lambda: values.compute(3))[0][:] = -1
+                get_or_compute(key(3), lambda: values.compute(3))[0][:] = -1
             values.get(memo, 3)
 
 
@@ -994,7 +994,7 @@ def test_what_cannot_be_stored_is_computed_each_time(made):
     memo, calls = made(ram=1 << 20), []
     with using(memo):
         for _ in range(2):
-            assert callable(remembered(key(3), lambda: calls.append(1) or len))
+            assert callable(get_or_compute(key(3), lambda: calls.append(1) or len))
     assert len(calls) == 2 and memo.counts().tiers[0].num_fills == 0 and memo.counts().num_misses == 2
 
 
@@ -1004,25 +1004,25 @@ def test_what_computing_raises_is_passed_on_and_not_kept(made):
     with using(memo):
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                remembered(key(3), lambda: 1 // 0)
-        assert remembered(key(3), lambda: 5) == 5
+                get_or_compute(key(3), lambda: 1 // 0)
+        assert get_or_compute(key(3), lambda: 5) == 5
 
 
 @posix
 def test_a_source_that_changed_meanwhile_is_not_kept(made):
     memo = made(ram=1 << 20)
     with using(memo):
-        assert remembered(key(3), lambda: 5, still=lambda: False) == 5
-        assert remembered(key(3), lambda: 6, still=lambda: True) == 6
-        assert remembered(key(3), lambda: 7) == 6
-        assert remembered(None, lambda: 8) == 8
+        assert get_or_compute(key(3), lambda: 5, is_unchanged=lambda: False) == 5
+        assert get_or_compute(key(3), lambda: 6, is_unchanged=lambda: True) == 6
+        assert get_or_compute(key(3), lambda: 7) == 6
+        assert get_or_compute(None, lambda: 8) == 8
 
 
 @posix
 def test_calls_within_a_computation_are_not_memoized_themselves(made):
     memo, seen = made(ram=1 << 20), []
     with using(memo):
-        remembered(key(3), lambda: seen.append(current()) or 1)
+        get_or_compute(key(3), lambda: seen.append(current()) or 1)
         assert current() is memo
     assert seen == [None]
 
@@ -1128,13 +1128,13 @@ import numpy as np
 from pathlib import Path
 from hasten.data.memo.disk import DiskTier
 from hasten.data.memo.keys import key_of
-from hasten.data.memo.memo import Memo, remembered, use_in_process
+from hasten.data.memo.memo import Memo, get_or_compute, use_in_process
 from hasten.data.memo.ram import RamTier
 
 def work(memo):
     use_in_process(memo)
     for number in range(40):
-        array = remembered(key_of(b"%d" % number), lambda: np.full(20_000, number))
+        array = get_or_compute(key_of(b"%d" % number), lambda: np.full(20_000, number))
         assert (array == number).all()
         array[:] = 0
 

@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 
 from hasten.data.epoch.resume import Position, read_generators, write_generators
 from hasten.data.epoch.state import LoaderState
-from hasten.data.generators import kept, mix
+from hasten.data.generators import mix, preserve_generators
 
 
 class BaseIterator(_BaseDataLoaderIter):
@@ -30,12 +30,12 @@ class BaseIterator(_BaseDataLoaderIter):
             super().__init__(loader)  # draws a seed, as torch's own iterators do
             self._begin(Position(loader.batch_size, self._base_seed, 0, True, generators))
         else:
-            with kept():  # by now the training loop uses the global generators
+            with preserve_generators():  # by now the training loop uses the global generators
                 write_generators(resumed.generators, self._own)
                 super().__init__(loader)  # creates the sampler's iterator and draws a seed, as at the epoch's start
                 if not resumed.has_drawn_seed:
-                    self._ask(resumed, loader)
-                self._go_on(resumed)
+                    self._recreate_order(resumed, loader)
+                self._continue(resumed)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Start another epoch with the existing workers."""
@@ -45,23 +45,23 @@ class BaseIterator(_BaseDataLoaderIter):
             super()._reset(loader, first_iter)
             self._begin(Position(loader.batch_size, self._base_seed, self._position.epoch + 1, False, generators))
         else:
-            with kept():
-                self._ask(resumed, loader)
-                self._go_on(resumed)
+            with preserve_generators():
+                self._recreate_order(resumed, loader)
+                self._continue(resumed)
 
     def _begin(self, position: Position) -> None:
         self._position = self._state.position = position
         self._keys = self._order(self._sampler_iter)
         self._seed = mix(position.base_seed, position.epoch)
 
-    def _ask(self, position: Position, loader: DataLoader[Any]) -> None:
+    def _recreate_order(self, position: Position, loader: DataLoader[Any]) -> None:
         """Recreate the order with the generators restored: some samplers draw it now, before the seed, others after it."""
         write_generators(position.generators, self._own)
         self._sampler_iter = iter(cast("Iterable[Any]", self._index_sampler))
         if position.has_drawn_seed:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
-    def _go_on(self, position: Position) -> None:
+    def _continue(self, position: Position) -> None:
         self._base_seed = position.base_seed
         self._begin(position)
         self._skip(position.batches)

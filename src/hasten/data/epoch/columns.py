@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
 
-from hasten.data.generators import kept
+from hasten.data.generators import preserve_generators
 from hasten.devices import accelerator
 
 NUM_CHECKED = 5  # samples collated by torch for comparison
@@ -94,7 +94,7 @@ class _Dict:
         return dict(zip(self._keys, tensors))
 
 
-def _the_only_one(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _single(tensors: list[torch.Tensor]) -> torch.Tensor:
     return tensors[0]
 
 
@@ -106,7 +106,7 @@ def columns_of(dataset: object) -> Columns | None:
     count = min(NUM_CHECKED, len(found))
     indices = torch.linspace(0, len(found) - 1, count).long()
     try:
-        with kept():
+        with preserve_generators():
             collated = default_collate([dataset[index] for index in indices.tolist()])  # type: ignore[index]
             return found if equal(found.gather(indices), collated) else None
     except Exception:  # normal loading raises it again
@@ -180,7 +180,7 @@ def _of_code(dataset: Any) -> Columns | None:
         names = [_indexed(part, owner, index) for part in value.values]
         layout = _Dict(key.value for key in value.keys if isinstance(key, ast.Constant))
     else:
-        names, layout = [_indexed(value, owner, index)], _the_only_one
+        names, layout = [_indexed(value, owner, index)], _single
     # An attribute of the class may be a property, which runs code.
     if any(name is None or hasattr(type(dataset), name) or name not in vars(dataset) for name in names):
         return None

@@ -38,8 +38,8 @@ from hasten.devices import accelerator
 
 DEVICE_SHARE = 0.25  # of the device's free memory; later steps may need more than the first
 FILL_SHARE = 0.05  # of the training process's time, for copying images
-MOST_SECONDS = 5e-3  # of copying after a batch
-MOST_WANTED = 1 << 16  # images waiting to be copied
+MAX_FILL_SECONDS = 5e-3  # of copying after a batch
+MAX_QUEUED = 1 << 16  # images waiting to be copied
 ROUNDED_TO = 512  # bytes: the granularity of torch's allocators
 
 
@@ -50,8 +50,8 @@ class DeviceTier:
         self.stream = accelerator.new_stream(device)
         self._device = device
         self._held: dict[int, tuple[Prepared, torch.Tensor]] = {}  # by sample index
-        self._disowned: dict[int, bytes] = {}  # keys that workers reported as mismatched
-        self._wanted: deque[int] = deque(maxlen=MOST_WANTED)
+        self._mismatched: dict[int, bytes] = {}  # keys that workers reported as mismatched
+        self._queue: deque[int] = deque(maxlen=MAX_QUEUED)
         self._filled_at: float | None = None
         self._budget: int | None = None
         self._is_full = False
@@ -71,22 +71,22 @@ class DeviceTier:
 
     def take(self, result: Result, pending: PendingBatch, layout: Layout) -> bool:
         """Store the workers' answer; False if a sample or its shape means the batch must be requested the usual way."""
-        answers = dict(result.strays)
+        answers = dict(result.unplaced)
         for row, index in enumerate(pending.indices):
             if answers.get(row) is None and result.error is None:
-                self._disown(index)
+                self._mark_mismatched(index)
         leaf = _images_in(layout)
         fits = leaf is not None and len(answers) == len(pending.indices)
         if not fits or not all(_is_like(answer, leaf) for answer in answers.values()):
             pending.held = None
             return False
-        pending.strays = answers
+        pending.unplaced = answers
         return True
 
     def batch(self, pending: PendingBatch) -> Any:
         """Assemble the batch: images as bytes on the device, labels still on the host."""
         assert pending.held is not None
-        samples: list[CutSample] = [pending.strays[row] for row in range(len(pending.indices))]
+        samples: list[CutSample] = [pending.unplaced[row] for row in range(len(pending.indices))]
         with accelerator.on_stream(self.stream):
             images = [sample.cut.of(image).expand(CHANNELS, -1, -1) for sample, image in zip(samples, pending.held)]
             pixels = torch.stack(images)
@@ -97,37 +97,37 @@ class DeviceTier:
             default_collate(labels),
         ]  # a tuple becomes a list, as in torch
 
-    def _disown(self, index: int) -> None:
+    def _mark_mismatched(self, index: int) -> None:
         gone = self._held.pop(index, None)
         if gone is not None:
-            self._disowned[index] = gone[0].key
+            self._mismatched[index] = gone[0].key
             self._num_bytes -= _bytes_of(gone[1])
             self._is_full = False
 
     # Images
 
-    def want(self, indices: Iterable[Any]) -> None:
+    def enqueue(self, indices: Iterable[Any]) -> None:
         """Queue the images of these samples to be copied here."""
         if not self._is_full:
-            self._wanted.extend(index for index in indices if type(index) is int and index not in self._held)
+            self._queue.extend(index for index in indices if type(index) is int and index not in self._held)
 
     def fill(self, folders: FolderSamples, memo: Memo) -> None:
         """Copy some queued images that are in the host's cache. Called once per batch."""
         now, before = time.perf_counter(), self._filled_at
-        if before is not None and self._wanted:
+        if before is not None and self._queue:
             if self._budget is None:
                 self._budget = int(DEVICE_SHARE * accelerator.free_memory(self._device))
-            until = now + min(FILL_SHARE * (now - before), MOST_SECONDS)
-            while self._wanted:
-                self._move(self._wanted.popleft(), folders, memo)
+            until = now + min(FILL_SHARE * (now - before), MAX_FILL_SECONDS)
+            while self._queue:
+                self._move(self._queue.popleft(), folders, memo)
                 if time.perf_counter() >= until:
                     break
         self._filled_at = time.perf_counter()
 
     def _move(self, index: int, folders: FolderSamples, memo: Memo) -> None:
-        folders.look_again()
+        folders.forget_transforms()
         key = None if index in self._held else folders.key_to_cut(index)
-        if key is None or key == self._disowned.get(index):
+        if key is None or key == self._mismatched.get(index):
             return
         image = None
         with contextlib.suppress(ValueError):  # an invalid entry
@@ -151,7 +151,7 @@ class DeviceTier:
 
     def _stop(self) -> None:
         self._is_full = True
-        self._wanted.clear()
+        self._queue.clear()
 
     # Statistics
 
@@ -160,7 +160,7 @@ class DeviceTier:
         """Whether no image is cached."""
         return not self._held
 
-    def beside(self, counts: MemoCounts) -> MemoCounts:
+    def add_counts_to(self, counts: MemoCounts) -> MemoCounts:
         """Return `counts` with this tier placed before the host's tiers."""
         mean = counts.seconds_computing / max(1, counts.num_misses)
         taken = self._num_bytes, self._budget or 0
@@ -171,15 +171,15 @@ class DeviceTier:
 _tiers: weakref.WeakKeyDictionary[Memo, dict[torch.device, DeviceTier]] = weakref.WeakKeyDictionary()
 
 
-def tier_beside(memo: Memo, device: torch.device) -> DeviceTier | None:
+def tier_for(memo: Memo, device: torch.device) -> DeviceTier | None:
     """Return the device tier that belongs to a memo; None for a device that shares the host's memory."""
     if not accelerator.has_streams(device):
         return None
     numbered = accelerator.current_stream(device).device
-    beside = _tiers.setdefault(memo, {})
-    if numbered not in beside:
-        beside[numbered] = DeviceTier(numbered)
-    return beside[numbered]
+    tiers = _tiers.setdefault(memo, {})
+    if numbered not in tiers:
+        tiers[numbered] = DeviceTier(numbered)
+    return tiers[numbered]
 
 
 def _images_in(layout: Layout) -> Leaf | None:

@@ -24,7 +24,7 @@ class InMemoryIterator(BaseIterator):
 
     def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState, columns: Columns) -> None:
         self._on_host = columns
-        self._columns = _near(columns, options, state)
+        self._columns = _on_device(columns, options, state)
         self._transfer = transfer_to(options.device)
         super().__init__(loader, state)
 
@@ -59,11 +59,11 @@ class InMemoryIterator(BaseIterator):
             batch = (self._on_host if on_host else self._columns).gather(indices)
         if self._transfer is not None and on_host:
             batch = self._transfer.receive(self._transfer.send(batch))
-        self._state.counts.handed(len(indices), waited=time.perf_counter() - began, ready=0)
+        self._state.counts.count_batch(len(indices), waited=time.perf_counter() - began, ready=0)
         return batch
 
 
-def _near(columns: Columns, options: LoaderOptions, state: LoaderState) -> Columns:
+def _on_device(columns: Columns, options: LoaderOptions, state: LoaderState) -> Columns:
     """Return the columns on the device if they fit; copied once, and again after a change."""
     device = options.device
     if device is None or columns.has_arrays:  # changes to a NumPy array cannot be detected

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from hasten.cgroup import find_cgroup, read_quota
 from hasten.data.epoch.stats import Counts
 
-LOOK_SECONDS = 1.0  # between checks
-LEAST_BATCHES = 8  # between checks
-HELD_UP = 0.05  # fraction of time in `next()`: the workers are too few, or too uneven
-FREE = 0.01  # fraction of time in `next()`: there may be too many workers
-IDLE = 0.2  # fraction of the workers' time; above it, uneven samples are the cause and not the number of workers
+CHECK_SECONDS = 1.0  # between checks
+MIN_BATCHES = 8  # between checks
+LOOP_WAITS = 0.05  # fraction of time in `next()`: the workers are too few, or too uneven
+LOOP_IS_FED = 0.01  # fraction of time in `next()`: there may be too many workers
+WORKERS_IDLE = (
+    0.2  # fraction of the workers' time; above it, uneven samples are the cause and not the number of workers
+)
 ON_CORES = 0.7  # CPU seconds / seconds; above it, work is limited by the cores
 MARGIN = 1.3  # factor on Little's law, because samples are uneven
-MOST_FACTOR = 16
-MOST_PER_CORE = 4
+MAX_FACTOR = 16
+MAX_PER_CORE = 4
 
 
 @dataclass(frozen=True)
-class Staff:
+class WorkerPlan:
     """The number of workers, and how far they prefetch."""
 
     num_workers: int
@@ -35,7 +37,7 @@ class Staff:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Interval:
     """What was measured between two checks; seconds are wall time unless noted."""
 
     seconds: float
@@ -48,7 +50,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
+class Reading:
     """The counts at one point in time."""
 
     num_batches: int
@@ -58,15 +60,15 @@ class Look:
     at: float
 
     @staticmethod
-    def now(counts: Counts, at: float) -> Look:
+    def now(counts: Counts, at: float) -> Reading:
         """Read the counts at a time in seconds."""
-        return Look(counts.num_batches, counts.wait_seconds, counts.worked_seconds, counts.cpu_seconds, at)
+        return Reading(counts.num_batches, counts.wait_seconds, counts.worked_seconds, counts.cpu_seconds, at)
 
-    def since(self, counts: Counts, at: float) -> Seen | None:
+    def since(self, counts: Counts, at: float) -> Interval | None:
         """Return what was measured since; None if that is too little to decide on."""
-        if at - self.at < LOOK_SECONDS or counts.num_batches - self.num_batches < LEAST_BATCHES:
+        if at - self.at < CHECK_SECONDS or counts.num_batches - self.num_batches < MIN_BATCHES:
             return None
-        return Seen(
+        return Interval(
             seconds=at - self.at,
             waited=counts.wait_seconds - self.waited,
             worked=counts.worked_seconds - self.worked,
@@ -81,17 +83,17 @@ def usable_cores() -> int:
     return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
-def corrected(staff: Staff, seen: Seen, *, cores: int) -> Staff:
+def adjusted(plan: WorkerPlan, interval: Interval, *, cores: int) -> WorkerPlan:
     """Return the number of workers and of prefetched batches to use next."""
-    wait = seen.waited / seen.seconds
-    busy = seen.worked / seen.seconds  # workers, on average
-    if wait > HELD_UP and busy < (1.0 - IDLE) * staff.num_workers:
-        return Staff(staff.num_workers, min(MOST_FACTOR, 2 * staff.factor))
-    if wait > HELD_UP:
-        on_cores = seen.cpu_seconds > ON_CORES * seen.worked
-        most = cores if on_cores else MOST_PER_CORE * cores
-        more = staff.num_workers + max(1, staff.num_workers // 2)
-        return Staff(max(staff.num_workers, min(most, more)), staff.factor)
-    if wait < FREE:
-        return Staff(max(1, min(staff.num_workers, math.ceil(busy * MARGIN))), staff.factor)
-    return staff
+    wait = interval.waited / interval.seconds
+    busy = interval.worked / interval.seconds  # workers, on average
+    if wait > LOOP_WAITS and busy < (1.0 - WORKERS_IDLE) * plan.num_workers:
+        return WorkerPlan(plan.num_workers, min(MAX_FACTOR, 2 * plan.factor))
+    if wait > LOOP_WAITS:
+        on_cores = interval.cpu_seconds > ON_CORES * interval.worked
+        most = cores if on_cores else MAX_PER_CORE * cores
+        more = plan.num_workers + max(1, plan.num_workers // 2)
+        return WorkerPlan(max(plan.num_workers, min(most, more)), plan.factor)
+    if wait < LOOP_IS_FED:
+        return WorkerPlan(max(1, min(plan.num_workers, math.ceil(busy * MARGIN))), plan.factor)
+    return plan

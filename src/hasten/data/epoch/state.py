@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
 from hasten.data.epoch.columns import Columns
-from hasten.data.epoch.device_tier import DeviceTier, tier_beside
+from hasten.data.epoch.device_tier import DeviceTier, tier_for
 from hasten.data.epoch.resume import Position
-from hasten.data.epoch.staffing import MOST_PER_CORE, usable_cores
+from hasten.data.epoch.staffing import MAX_PER_CORE, usable_cores
 from hasten.data.epoch.stats import Counts
 from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.arena import Arena
@@ -52,7 +52,7 @@ class LoaderOptions:
 
 
 SLOTS_SHARE = 0.25  # of the memory available when a loader starts
-NUM_TRIED = 16  # samples built before a full cache's size is predicted
+FORECAST_SAMPLES = 16  # samples built before a full cache's size is predicted
 
 log = logging.getLogger("hasten")
 
@@ -102,13 +102,13 @@ class LoaderState:
             self._before = self.memo.counts()
         self.tier = None
         if self.memo is not None and options.device is not None and options.cache is not None and makes_rows(loader):
-            self.tier = None if self.folders is None else tier_beside(self.memo, options.device)
+            self.tier = None if self.folders is None else tier_for(self.memo, options.device)
         return self.slots
 
     def cache_counts(self) -> MemoCounts | None:
         """Return the cache's counts, on the device and on the host; None without a cache."""
         counts = None if self.memo is None else self.memo.counts()
-        return counts if counts is None or self.tier is None else self.tier.beside(counts)
+        return counts if counts is None or self.tier is None else self.tier.add_counts_to(counts)
 
     def start_pool(
         self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int
@@ -125,7 +125,7 @@ class LoaderState:
             on_error=options.on_error,
             base_seed=base_seed,
             num_workers=loader.num_workers,
-            most_workers=MOST_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
+            max_workers=MAX_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
             init=loader.worker_init_fn,
             memo=self.memo,
         )
@@ -135,9 +135,14 @@ class LoaderState:
             return config, ThreadPool(config, self.slots.arena)
         return config, ProcessPool(config, self.slots, context=loader.multiprocessing_context)
 
-    def foresee(self, num_samples: int) -> None:
+    def make_forecast(self, num_samples: int) -> None:
         """Predict from the first samples how much a full cache will hold, and log it."""
-        if self.memo is None or self._before is None or self.forecast is not None or self.counts.num_made < NUM_TRIED:
+        if (
+            self.memo is None
+            or self._before is None
+            or self.forecast is not None
+            or self.counts.num_built < FORECAST_SAMPLES
+        ):
             return
         now, before = self.memo.counts(), self._before
         self._before = None
@@ -148,14 +153,14 @@ class LoaderState:
                     "mark functions of your own with @hasten.pure"
                 )
             return
-        factor = num_samples / self.counts.num_made
+        factor = num_samples / self.counts.num_built
         full, sources = now.value_bytes - before.value_bytes, now.source_bytes - before.source_bytes
         self.forecast = Forecast(
             num_samples=num_samples,
             full_bytes=full * factor,
             expansion=full / sources if sources else None,
             tiers=tuple((tier.name, tier.budget) for tier in now.tiers),
-            seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_made,
+            seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_built,
         )
         log.info(self.forecast.line())
 

@@ -41,7 +41,7 @@ class Counts:
 
     num_batches: int = 0
     num_samples: int = 0
-    num_made: int = 0
+    num_built: int = 0
     sample_seconds: float = 0.0
     collate_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -54,28 +54,28 @@ class Counts:
         """Wall seconds spent in all stages."""
         return self.sample_seconds + self.collate_seconds
 
-    def made(self, result: Result) -> None:
+    def count_result(self, result: Result) -> None:
         """Count a result."""
-        self.num_made += result.count
+        self.num_built += result.count
         self.sample_seconds += result.sample_seconds
         self.collate_seconds += result.collate_seconds
         self.cpu_seconds += result.cpu_seconds
 
-    def handed(self, num_samples: int, *, waited: float, ready: int) -> None:
+    def count_batch(self, num_samples: int, *, waited: float, ready: int) -> None:
         """Count a batch: its samples, the seconds it was waited for, and the batches that were ready."""
         self.num_batches += 1
         self.num_samples += num_samples
         self.wait_seconds += waited
         self.num_ready += ready
 
-    def replaced(self, pending: PendingBatch, *, most: float) -> None:
+    def count_replaced(self, pending: PendingBatch, *, most: float) -> None:
         """Count the replaced samples of a batch. Raises SampleRateError if there are too many."""
         self.num_replaced += len(pending.replaced)
-        if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_made:
+        if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_built:
             return
         last = pending.replaced[-1]
         raise SampleRateError(
-            f"{self.num_replaced} of {self.num_made} samples could not be built, more than max_error_rate={most:g} "
+            f"{self.num_replaced} of {self.num_built} samples could not be built, more than max_error_rate={most:g} "
             f"allows; the last was sample {last.index!r}: {last.error}"
         )
 

@@ -20,11 +20,11 @@ from hasten.data.layout.tree import LateImages, map_tensors
 from hasten.devices import accelerator
 
 # How many steps the host may run ahead: each has a batch on the device whose memory is not free before the step is done.
-MOST_AHEAD = 3
+MAX_AHEAD = 3
 
 
 @dataclass
-class Crossing:
+class PendingCopy:
     """A batch being copied."""
 
     batch: Any
@@ -45,13 +45,13 @@ class Direct:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def send(self, batch: Any) -> Crossing:
+    def send(self, batch: Any) -> PendingCopy:
         """Copy a batch, and convert its images to floats on the device."""
-        return Crossing(map_tensors(batch, lambda value: copied(value, self.device)), None)
+        return PendingCopy(map_tensors(batch, lambda value: copied(value, self.device)), None)
 
-    def receive(self, crossing: Crossing) -> Any:
+    def receive(self, pending_copy: PendingCopy) -> Any:
         """Return the batch."""
-        return crossing.batch
+        return pending_copy.batch
 
 
 class Transfer:
@@ -60,21 +60,21 @@ class Transfer:
     def __init__(self, device: torch.device, stream: torch.Stream | None = None) -> None:
         self.device = device
         self._stream = accelerator.new_stream(device) if stream is None else stream
-        self._leaving: deque[tuple[Any, torch.Event]] = deque()
+        self._copying: deque[tuple[Any, torch.Event]] = deque()
         self._used: deque[torch.Event] = deque()  # for each returned batch: when the step before it is done
 
-    def send(self, batch: Any) -> Crossing:
+    def send(self, batch: Any) -> PendingCopy:
         """Start copying a batch, and converting its images to floats on the device."""
-        while len(self._used) > MOST_AHEAD:
+        while len(self._used) > MAX_AHEAD:
             self._used.popleft().synchronize()
         event = accelerator.new_event()
         with accelerator.on_stream(self._stream):
             sent = map_tensors(batch, lambda value: copied(value, self.device, pinned=True))
             event.record(self._stream)
-        self._leaving.append((batch, event))
-        return Crossing(sent, event)
+        self._copying.append((batch, event))
+        return PendingCopy(sent, event)
 
-    def passed(self) -> Callable[[], bool]:
+    def fence(self) -> Callable[[], bool]:
         """Return a function that says whether everything issued on the copying stream so far is done."""
         event = accelerator.new_event()
         try:
@@ -83,17 +83,17 @@ class Transfer:
             return lambda: True
         return event.query
 
-    def receive(self, crossing: Crossing) -> Any:
+    def receive(self, pending_copy: PendingCopy) -> Any:
         """Return the batch, for use on the current stream."""
         consumer = accelerator.current_stream(self.device)
-        if crossing.event is not None:
-            consumer.wait_event(crossing.event)
-        map_tensors(crossing.batch, lambda tensor: tensor.record_stream(consumer))
+        if pending_copy.event is not None:
+            consumer.wait_event(pending_copy.event)
+        map_tensors(pending_copy.batch, lambda tensor: tensor.record_stream(consumer))
         self._used.append(accelerator.new_event())
         self._used[-1].record(consumer)
-        while self._leaving and self._leaving[0][1].query():
-            self._leaving.popleft()
-        return crossing.batch
+        while self._copying and self._copying[0][1].query():
+            self._copying.popleft()
+        return pending_copy.batch
 
 
 def copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:

@@ -32,7 +32,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def draw_chance(probability: float, *, generator: torch.Generator) -> bool:
+def draw_bernoulli(probability: float, *, generator: torch.Generator) -> bool:
     """Return `torch.rand(1) < probability`, for a probability rounded to float32."""
     return draw_uniform(0.0, 1.0, generator=generator) < probability
 
@@ -201,7 +201,7 @@ class RandomFlip:
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
         """Return the image, flipped or not. Draws one number."""
-        if not draw_chance(self.probability, generator=generator):
+        if not draw_bernoulli(self.probability, generator=generator):
             return image
         # torch's flip is vectorized; a reversed NumPy view would have to be copied byte by byte later.
         flipped = to_tensor(image).flip(self.axis + 1).numpy()
@@ -209,7 +209,7 @@ class RandomFlip:
 
     def cut(self, cut: Cut, generator: torch.Generator) -> Cut:
         """Apply the flip to a region of an image instead of to the image. Draws the same number."""
-        return cut.flipped(self.axis) if draw_chance(self.probability, generator=generator) else cut
+        return cut.flipped(self.axis) if draw_bernoulli(self.probability, generator=generator) else cut
 
 
 @dataclass(frozen=True)

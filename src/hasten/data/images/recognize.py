@@ -33,7 +33,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class Given:
+class Context:
     """A transform's position in the list: its input determines what it does."""
 
     tensor: bool
@@ -83,56 +83,56 @@ def op_of(transform: object, *, tensor: bool, pixels: PixelRule) -> ops.Op:
     options = options_of(transform)
     if reader is None or {*options} - _DERIVED != set(reader[1].split()):
         raise Unknown
-    given = Given(tensor=tensor, pixels=pixels, v2=is_v2(transform))
-    if tensor and (not given.v2 or options.get("antialias", True) is not True):
+    context = Context(tensor=tensor, pixels=pixels, v2=is_v2(transform))
+    if tensor and (not context.v2 or options.get("antialias", True) is not True):
         raise Unknown
-    return reader[0](options, given)
+    return reader[0](options, context)
 
 
 def _hooked(transform: object) -> bool:
     return any(getattr(transform, hooks, None) for hooks in _HOOKS)
 
 
-def _resize(options: Options, given: Given) -> ops.Op:
-    size = () if options["size"] is None else _whole_numbers(options["size"], (1, 2))
-    longest = None if options["max_size"] is None else _whole(options["max_size"])
+def _resize(options: Options, context: Context) -> ops.Op:
+    size = () if options["size"] is None else _integers(options["size"], (1, 2))
+    longest = None if options["max_size"] is None else _integer(options["max_size"])
     if (longest is None and not size) or (
         longest is not None and (len(size) == 2 or longest <= max(size, default=0))
     ):
         raise Unknown
-    return ops.Resize(size, longest, _resampling(options["interpolation"], given))
+    return ops.Resize(size, longest, _resampling(options["interpolation"], context))
 
 
-def _center_crop(options: Options, given: Given) -> ops.Op:
+def _center_crop(options: Options, context: Context) -> ops.Op:
     return ops.CenterCrop(*_pair(options["size"]))
 
 
-def _horizontal_flip(options: Options, given: Given) -> ops.Op:
+def _horizontal_flip(options: Options, context: Context) -> ops.Op:
     return ops.RandomFlip(1, probability_of(options["p"]))
 
 
-def _vertical_flip(options: Options, given: Given) -> ops.Op:
+def _vertical_flip(options: Options, context: Context) -> ops.Op:
     return ops.RandomFlip(0, probability_of(options["p"]))
 
 
-def _random_crop(options: Options, given: Given) -> ops.Op:
+def _random_crop(options: Options, context: Context) -> ops.Op:
     fill, padding = _fill(options["fill"]), options["padding"]
     _constant(options)
-    if padding is not None and given.v2:
-        left, right, top, bottom = _whole_numbers(padding, (4,))
+    if padding is not None and context.v2:
+        left, right, top, bottom = _integers(padding, (4,))
         padding = (left, top, right, bottom)
     border = None if padding is None else _border(padding, fill)
     height, width = _pair(options["size"])
-    return ops.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not given.v2)
+    return ops.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not context.v2)
 
 
-def _random_resized_crop(options: Options, given: Given) -> ops.Op:
+def _random_resized_crop(options: Options, context: Context) -> ops.Op:
     scale, ratio = range_of(options["scale"]), range_of(options["ratio"])
-    resampling = _resampling(options["interpolation"], given)
+    resampling = _resampling(options["interpolation"], context)
     return ops.RandomResizedCrop(*_pair(options["size"]), scale, ratio, log_range(options), resampling)
 
 
-READERS: dict[str, tuple[Callable[[Options, Given], ops.Op], str]] = {
+READERS: dict[str, tuple[Callable[[Options, Context], ops.Op], str]] = {
     "Resize": (_resize, "size max_size interpolation antialias"),
     "CenterCrop": (_center_crop, "size"),
     "RandomHorizontalFlip": (_horizontal_flip, "p"),
@@ -143,23 +143,23 @@ READERS: dict[str, tuple[Callable[[Options, Given], ops.Op], str]] = {
 """How each known transform is read, and the attributes it has."""
 
 
-def _resampling(interpolation: object, given: Given) -> Resampling:
+def _resampling(interpolation: object, context: Context) -> Resampling:
     name = getattr(interpolation, "value", interpolation)
     if isinstance(name, int):  # Pillow's own constants
         name = {int(one): one.name.lower() for one in Image.Resampling}.get(name)
-    if name == "nearest-exact" and not given.tensor:
+    if name == "nearest-exact" and not context.tensor:
         name = "nearest"  # Pillow's nearest is the exact one
     if name not in get_args(Filter):
         raise Unknown
-    if given.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
+    if context.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
         raise Unknown
     # torch's bicubic differs from Pillow's by up to 31 where a sharp edge makes it overshoot.
-    close = given.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
-    return Resampling(cast(Filter, name), "torch" if given.tensor or close else "pillow")
+    close = context.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
+    return Resampling(cast(Filter, name), "torch" if context.tensor or close else "pillow")
 
 
 def _border(padding: object, fill: int) -> ops.Pad:
-    numbers = _whole_numbers(padding, (1, 2, 4), least=0)
+    numbers = _integers(padding, (1, 2, 4), least=0)
     left, top, right, bottom = numbers * (4 // len(numbers))
     return ops.Pad(left, top, right, bottom, fill)
 
@@ -175,21 +175,21 @@ def _fill(value: object) -> int:
     return int(cast(int, value))
 
 
-def _whole(value: object, least: int = 1) -> int:
+def _integer(value: object, least: int = 1) -> int:
     if type(value) is not int or value < least:
         raise Unknown
     return value
 
 
-def _whole_numbers(value: object, lengths: tuple[int, ...], least: int = 1) -> tuple[int, ...]:
+def _integers(value: object, lengths: tuple[int, ...], least: int = 1) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(numbers) not in lengths:
         raise Unknown
-    return tuple(_whole(number, least) for number in numbers)
+    return tuple(_integer(number, least) for number in numbers)
 
 
 def _pair(value: object) -> tuple[int, int]:
-    numbers = _whole_numbers(value, (1, 2))
+    numbers = _integers(value, (1, 2))
     return numbers[0], numbers[-1]
 
 

@@ -24,7 +24,7 @@ class Place(NamedTuple):
     size: int
 
 
-LEAST = 1 << 20  # bytes: a smaller arena is not worth having
+MIN_CAPACITY = 1 << 20  # bytes: a smaller arena is not worth having
 
 
 class Arena:
@@ -45,7 +45,7 @@ class Arena:
                 return
             except OSError:
                 # A limit set by the shell or a batch system, on address space or on file size.
-                if self.capacity < 2 * LEAST:
+                if self.capacity < 2 * MIN_CAPACITY:
                     raise
                 self.capacity = self.capacity // 2 // PAGE * PAGE
 

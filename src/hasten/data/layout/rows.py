@@ -14,7 +14,7 @@ from hasten.data.layout.scaling import ScaledImage, Scaling, scale
 
 Target = torch.Tensor | np.ndarray[Any, Any]
 
-IN_NUMPY = frozenset(
+NUMPY_DTYPES = frozenset(
     getattr(torch, name)
     for name in [
         "bool",

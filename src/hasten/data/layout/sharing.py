@@ -104,10 +104,10 @@ class SharedFile:
     """
 
     descriptor = -1
-    _sign: socket.socket | None = None
+    _announcement: socket.socket | None = None
 
     def __init__(self, size: int, *, descriptor: int | None = None) -> None:
-        self.descriptor = nameless() if descriptor is None else descriptor
+        self.descriptor = anonymous_file() if descriptor is None else descriptor
         if os.fstat(self.descriptor).st_size < size:
             os.ftruncate(self.descriptor, size)
 
@@ -123,9 +123,9 @@ class SharedFile:
         size, handed_on = state
         self.__init__(size, descriptor=handed_on and handed_on.detach())
 
-    def keep(self, sign: socket.socket) -> None:
+    def hold_socket(self, announcement: socket.socket) -> None:
         """Keep open the socket that announces the file to others, for as long as the file is open."""
-        self._sign = sign
+        self._announcement = announcement
 
     @property
     def num_bytes(self) -> int:
@@ -146,8 +146,8 @@ class SharedFile:
 
     def close(self) -> None:
         """Close the file. Mapped memory stays until nothing refers to it."""
-        if self._sign is not None:
-            self._sign.close()
+        if self._announcement is not None:
+            self._announcement.close()
         if self.descriptor >= 0:
             close(self.descriptor)
             self.descriptor = -1
@@ -170,7 +170,7 @@ def write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int)
             left, offset = left[written:], offset + written
 
 
-def nameless(label: str = "hasten") -> int:
+def anonymous_file(label: str = "hasten") -> int:
     """Return a descriptor of a new anonymous file; `label` is what /proc shows."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(label, os.MFD_CLOEXEC)

@@ -70,7 +70,7 @@ class Slots:
         self.used_bytes += place.size
         return Slot(place, self.arena, self._return)
 
-    def write_down(self, data: bytes) -> Slot | None:
+    def store(self, data: bytes) -> Slot | None:
         """Write bytes where every worker can read them; None if there is no room."""
         slot = self.take(len(data))
         if slot is not None:

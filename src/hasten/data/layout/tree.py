@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from hasten.data.layout.packing import aligned
-from hasten.data.layout.rows import IN_NUMPY, WRITERS, Leaf, MismatchError, Target
+from hasten.data.layout.rows import NUMPY_DTYPES, WRITERS, Leaf, MismatchError, Target
 from hasten.data.layout.scaling import ScaledImage, Scaling, scale
 
 
@@ -130,7 +130,7 @@ class Layout:
 
     def targets(self, arrays: Sequence[torch.Tensor]) -> list[Target]:
         """Return what `write` writes to: the same arrays, as NumPy arrays if their dtype allows it."""
-        return [array.numpy() if array.dtype in IN_NUMPY else array for array in arrays]
+        return [array.numpy() if array.dtype in NUMPY_DTYPES else array for array in arrays]
 
     def write(self, samples: Sequence[Any], targets: Sequence[Target], start: int) -> list[list[object]]:
         """Write samples to the rows from `start` and return each sample's leaves that have no rows.
@@ -195,20 +195,20 @@ class Layout:
         arrays = self.arrays(memory, 2)
         try:
             objects = self.write([sample, sample], self.targets(arrays), 0)
-            plain = finished(sample)
-            return _alike(default_collate([plain, plain]), self.batch(arrays, objects))
+            plain = with_floats(sample)
+            return _same_structure(default_collate([plain, plain]), self.batch(arrays, objects))
         except Exception:  # the batch that is collated for real raises it again
             return False
 
 
-def finished(sample: Any) -> Any:
+def with_floats(sample: Any) -> Any:
     """Return a sample that has no rows with its images converted to floats."""
     if isinstance(sample, ScaledImage):
         floats = torch.empty(sample.pixels.shape, dtype=sample.scaling.dtype)
         scale(sample, floats)
         return floats
     if type(sample) in (tuple, list):
-        return type(sample)(finished(value) for value in sample)
+        return type(sample)(with_floats(value) for value in sample)
     return sample
 
 
@@ -260,7 +260,7 @@ def _columns(part: Spec, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         raise MismatchError(f"a sample lacks the key {error}") from None
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _same_structure(one: Any, other: Any) -> bool:
     if isinstance(other, LateImages):
         return isinstance(one, torch.Tensor) and (one.dtype, one.shape) == (other.scaling.dtype, other.pixels.shape)
     if type(one) is not type(other):
@@ -268,9 +268,9 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(_same_structure(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_alike(*pair) for pair in zip(one, other))
+        return len(one) == len(other) and all(_same_structure(*pair) for pair in zip(one, other))
     return bool(one == other)
 
 

@@ -16,7 +16,7 @@ RAM_SHARE = 0.5  # of available memory; the rest is for the workers, the batches
 RANKS_SHARE = 0.8  # of all memory; stands for the available memory when several processes share a cache
 DISK_SHARE = 0.5  # of the free space; the rest is for checkpoints
 SPARE_SHARE = 0.05  # of all memory; the cache leaves it free
-SPARE_LEAST, SPARE_MOST = 256 << 20, 2 << 30  # bytes
+SPARE_MIN, SPARE_MAX = 256 << 20, 2 << 30  # bytes
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + tail: factor**power
@@ -134,7 +134,7 @@ def all_memory() -> int:
 
 def spare_memory() -> int:
     """Return the bytes that a cache leaves free, or releases."""
-    return int(min(SPARE_MOST, max(SPARE_LEAST, all_memory() * SPARE_SHARE)))
+    return int(min(SPARE_MAX, max(SPARE_MIN, all_memory() * SPARE_SHARE)))
 
 
 def _text(num_bytes: float) -> str:

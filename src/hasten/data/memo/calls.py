@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
-from hasten.data.memo.memo import current, remembered
+from hasten.data.memo.memo import current, get_or_compute
 
 Function = Callable[..., Any]
 RowOfTable = tuple[str, tuple[str, ...], Callable[[Any, ModuleType, bytes], None]]
@@ -86,7 +86,7 @@ def from_source(source: Any, parts: tuple[bytes, ...], compute: Callable[[], Any
     data = plain_bytes(source) if call.source != "path" and type(source) in BYTES else None
     if data is not None:
         key = key_of(identity_of_bytes(data), _kind_of(source).encode(), *parts)
-        return kept(
+        return cached_call(
             key,
             compute,
             keeps=lambda value: call.keeps(value, source),
@@ -118,7 +118,7 @@ def from_path(
     def keeps_unchanged(value: Any) -> bool:
         return keeps(value) and identity_of_path(path) == identity
 
-    return kept(key, compute, keeps=keeps_unchanged, on_hit=on_hit, source_bytes=status.st_size)
+    return cached_call(key, compute, keeps=keeps_unchanged, on_hit=on_hit, source_bytes=status.st_size)
 
 
 def from_open_file(
@@ -140,10 +140,10 @@ def from_open_file(
     def keeps_unchanged(value: Any) -> bool:
         return keeps(value) and identity_of_status(os.fstat(descriptor)) == identity
 
-    return kept(key_of(identity, b"open", *parts), compute, keeps=keeps_unchanged, source_bytes=status.st_size)
+    return cached_call(key_of(identity, b"open", *parts), compute, keeps=keeps_unchanged, source_bytes=status.st_size)
 
 
-def kept(
+def cached_call(
     key: bytes,
     compute: Callable[[], Any],
     *,
@@ -158,7 +158,7 @@ def kept(
         computed.append(compute())
         return computed[0]
 
-    value = remembered(key, compute_and_note, still=lambda: keeps(computed[0]), source_bytes=source_bytes)
+    value = get_or_compute(key, compute_and_note, is_unchanged=lambda: keeps(computed[0]), source_bytes=source_bytes)
     if not computed:
         on_hit()
     return value

@@ -22,7 +22,7 @@ import numpy as np
 
 from hasten.data.memo.codec import Encoded
 from hasten.data.memo.keys import KEY_BYTES
-from hasten.data.memo.ledger import ASIDE, QUIETLY, Ledger, hold_aside, is_ours
+from hasten.data.memo.ledger import OPEN_FLAGS, TEMPORARY_PREFIX, Ledger, is_ours, lock_temporary
 from hasten.folders import cache_folder
 
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
@@ -31,7 +31,7 @@ _MAGIC = b"hasten\x00\x02"
 _HEAD = struct.Struct(f"<8sIQ{KEY_BYTES}s")
 HEAD_BYTES = 64  # magic, checksum of the value, its size, its key; padded
 # Opening a pipe in a value's place would block; following a symlink would read another file.
-_READ = os.O_RDONLY | QUIETLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ = os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 
@@ -94,23 +94,23 @@ class DiskTier:
         size = HEAD_BYTES + encoded.size
         if self._ledger.is_full(size) or os.path.lexists(path):
             return False
-        aside = path.with_name(f"{ASIDE}{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        if not self._ledger.reserve(aside, size):
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+        if not self._ledger.reserve(temporary, size):
             return False
         checksum = 0
         for piece in encoded.pieces:
             checksum = zlib.crc32(piece, checksum)
         head = _HEAD.pack(_MAGIC, checksum, encoded.size, key)
         try:
-            with open(aside, "r+b", buffering=0) as file:
-                hold_aside(file.fileno())
+            with open(temporary, "r+b", buffering=0) as file:
+                lock_temporary(file.fileno())
                 for piece in [head + bytes(HEAD_BYTES - len(head)), *encoded.pieces]:
                     left = memoryview(piece)
                     while left.nbytes:
                         left = left[file.write(left) :]
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except OSError:
-            self._ledger.discard(aside)
+            self._ledger.discard(temporary)
             raise
         return True
 

@@ -19,17 +19,17 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
-from hasten.data.generators import kept
+from hasten.data.generators import preserve_generators
 from hasten.data.images.decode import decoder_versions, read_image
 from hasten.data.images.ops import Cut
 from hasten.data.images.pipeline import ImagePipeline, compile_transforms
 from hasten.data.images.pixels import PixelRule
 from hasten.data.images.recognize import Unknown, flatten, options_of
 from hasten.data.layout.scaling import Scaling
-from hasten.data.layout.tree import finished
+from hasten.data.layout.tree import with_floats
 from hasten.data.memo.codec import decode
 from hasten.data.memo.keys import identity_of_path, key_of, size_of
-from hasten.data.memo.memo import current, remembered
+from hasten.data.memo.memo import current, get_or_compute
 
 PILLOW_LOADERS = frozenset(("default_loader", "pil_loader"))
 SEEDS = (0x5EED, 0xFEED5)
@@ -64,7 +64,7 @@ class FolderSamples:
         self.dataset = dataset
         self.pixels: PixelRule = pixels
         self._known: dict[int, tuple[object, ImagePipeline | None]] = {}
-        self._looked_at: dict[int, ImagePipeline | None] = {}
+        self._current: dict[int, ImagePipeline | None] = {}
 
     def __getstate__(self) -> tuple[Any, PixelRule]:
         return self.dataset, self.pixels
@@ -77,27 +77,31 @@ class FolderSamples:
         return any(pipeline is not None and pipeline.draws for _, pipeline in self._known.values())
 
     def sample(
-        self, index: Any, generator: Callable[[], torch.Generator], *, lent: list[Callable[[], bool]] | None = None
+        self,
+        index: Any,
+        generator: Callable[[], torch.Generator],
+        *,
+        borrowed_checks: list[Callable[[], bool]] | None = None,
     ) -> tuple[Any, Any]:
         """Build a sample.
 
         Args:
             index: index of the sample.
             generator: called if random numbers are needed.
-            lent: receives, for a sample that is a view of the cache, a function to be called after copying the sample, which
+            borrowed_checks: receives, for a sample that is a view of the cache, a function to be called after copying the sample, which
                 says whether the cache entry is unchanged; None: samples are never views of the cache.
 
         Raises:
             NotKnownError: if the sample must be built by the dataset, which also raises the sample's errors.
         """
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             if pipeline is None:
                 raise NotKnownError
             path, target = folder.samples[at]
             made = pipeline.complete(
-                self._prepared(path, pipeline, lent), generator() if pipeline.draws else _no_generator()
+                self._prepared(path, pipeline, borrowed_checks), generator() if pipeline.draws else _no_generator()
             )
         except Exception as error:
             raise NotKnownError from error
@@ -106,7 +110,7 @@ class FolderSamples:
     def cut_sample(self, index: Any, held: Prepared, generator: Callable[[], torch.Generator]) -> CutSample | None:
         """Return the sample as a crop of a cached image; None if `sample` would use another image, or raise."""
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             path, target = folder.samples[at]
             if pipeline is None or pipeline.scaling is None or self._key(path, pipeline) != held.key:
@@ -121,7 +125,7 @@ class FolderSamples:
     def key_to_cut(self, index: Any) -> bytes | None:
         """Return the key of a sample's prepared image if the sample is only cropped from it; otherwise None."""
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             return self._key(folder.samples[at][0], pipeline) if pipeline is not None and pipeline.only_cuts else None
         except Exception:  # as above
@@ -135,7 +139,7 @@ class FolderSamples:
         return key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
 
     def _prepared(
-        self, path: str, pipeline: ImagePipeline, lent: list[Callable[[], bool]] | None
+        self, path: str, pipeline: ImagePipeline, borrowed_checks: list[Callable[[], bool]] | None
     ) -> np.ndarray[Any, Any]:
         def prepare() -> np.ndarray[Any, Any]:
             return _dense(pipeline.prepare(read_image(path, keep_grey=True)), in_planes=pipeline.only_cuts)
@@ -145,34 +149,34 @@ class FolderSamples:
         if memo is None or identity is None:
             return prepare()
         key = self._key_of(identity, pipeline)
-        found = memo.view(key) if lent is not None else None
-        if found is not None and lent is not None:
+        found = memo.view(key) if borrowed_checks is not None else None
+        if found is not None and borrowed_checks is not None:
             memory, is_unchanged = found
             with contextlib.suppress(ValueError):  # released before it was read
                 prepared = decode(memory, is_own=False)
-                lent.append(is_unchanged)
+                borrowed_checks.append(is_unchanged)
                 return prepared
-        return remembered(
+        return get_or_compute(
             key,
             prepare,
-            still=lambda: identity_of_path(path) == identity,
+            is_unchanged=lambda: identity_of_path(path) == identity,
             source_bytes=size_of(identity),
         )
 
-    def look_again(self) -> None:
+    def forget_transforms(self) -> None:
         """Discard what is known of the dataset's transforms; user code may have changed them since the last sample."""
-        self._looked_at.clear()
+        self._current.clear()
 
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
         """Return the pipeline of its transforms; None if they are not known, or it is not an image folder."""
-        if id(folder) in self._looked_at and folder.target_transform is None:
-            return self._looked_at[id(folder)]
+        if id(folder) in self._current and folder.target_transform is None:
+            return self._current[id(folder)]
         state = _state_of(folder)
         known = self._known.get(id(folder))
         if known is None or known[0] != state:
             known = self._known[id(folder)] = state, _checked(folder, self.pixels) if state is not None else None
         if known[1] is not None:
-            self._looked_at[id(folder)] = known[1]
+            self._current[id(folder)] = known[1]
         return known[1]
 
 
@@ -197,7 +201,7 @@ def is_threadable(dataset: Any) -> bool:
     return all(getattr(folder, "target_transform", False) is None for folder in _folders_in(dataset))
 
 
-def located(dataset: Any, index: Any) -> tuple[Any, int]:
+def locate(dataset: Any, index: Any) -> tuple[Any, int]:
     """Return a sample's folder and its index there. Raises NotKnownError, and what torch's classes raise."""
     if type(index) is not int and not isinstance(index, np.integer):
         raise NotKnownError
@@ -273,7 +277,7 @@ def _value(value: object) -> object:
 def _checked(folder: Any, pixels: PixelRule) -> ImagePipeline | None:
     """Return the pipeline of a folder's transforms if it computes what they compute; otherwise None."""
     identical = compile_transforms([folder.transform], pixels="identical")
-    if identical is None or not _is_pillows_own() or not _agrees(folder.transform, identical):
+    if identical is None or not _is_pillow_unpatched() or not _agrees(folder.transform, identical):
         return None
     return identical if pixels == "identical" else compile_transforms([folder.transform], pixels=pixels)
 
@@ -282,12 +286,12 @@ def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
     """Whether this torchvision draws and computes what the pipeline does, tested on an image of noise."""
     noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
     try:
-        with kept():
+        with preserve_generators():
             for seed in SEEDS:
                 torch.default_generator.manual_seed(seed)
                 theirs = transform(Image.fromarray(noise))
                 generator = torch.Generator().manual_seed(seed)
-                ours = finished(pipeline.complete(pipeline.prepare(noise), generator))
+                ours = with_floats(pipeline.complete(pipeline.prepare(noise), generator))
                 if type(theirs) is not type(ours) or theirs.dtype != ours.dtype or not torch.equal(theirs, ours):
                     return False
                 if not torch.equal(generator.get_state(), torch.default_generator.get_state()):
@@ -297,7 +301,7 @@ def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
     return True
 
 
-def _is_pillows_own() -> bool:
+def _is_pillow_unpatched() -> bool:
     """Whether `Image.open` is Pillow's own function and not a replacement."""
     original: Any = Image.open
     while hasattr(original, "__wrapped__") and original.__module__ == "PIL.Image":

@@ -35,8 +35,8 @@ from hasten.data.memo.image_source import Source, source_of
 from hasten.data.memo.image_state import (
     TAG,
     file_module,
+    finish_load,
     info_of,
-    let_go,
     load_and_compare,
     transparency_of,
     truncated_images,
@@ -45,7 +45,7 @@ from hasten.data.memo.image_state import (
 from hasten.data.memo.keys import key_of
 from hasten.data.memo.memo import Memo, current, using
 
-KEPT_MODES = frozenset(("L", "RGB"))
+LINK_MODES = frozenset(("L", "RGB"))
 """Modes whose images may be links of a chain."""
 PACKED_MODES = frozenset(("L", "RGB", "RGBA", "LA", "P", "I;16", "I", "F", "1", "CMYK"))
 
@@ -67,9 +67,9 @@ class Chains:
         self.attribute = "_im" if isinstance(vars(module.Image).get("im"), property) else "im"
         self.continued: dict[tuple[str, ...], int] = {}
         """How often the result of these operations was operated on again, minus how often it was not."""
-        self.promises = threading.local()
+        self.deferred = threading.local()
         self._seen: tuple[Function, ...] = ()
-        self._are_pillows = False
+        self._is_unpatched = False
         self.alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     # Sources
@@ -77,16 +77,16 @@ class Chains:
     def opened(self, image: Any, fp: Any) -> None:
         """Remember the source of an image that was just opened."""
         source = source_of(image, fp)
-        if source is not None and self.are_pillows():
+        if source is not None and self.is_unpatched():
             image.__dict__[TAG] = source
 
-    def are_pillows(self) -> bool:
+    def is_unpatched(self) -> bool:
         """Whether Pillow's functions are its own, without wrappers from other code."""
         kind = self.module.Image
         now = kind.convert, kind.resize, kind.crop, kind.load, kind.tobytes, file_module().ImageFile.load
         if now != self._seen:
-            self._seen, self._are_pillows = now, all(belongs(function, "PIL") for function in now)
-        return self._are_pillows
+            self._seen, self._is_unpatched = now, all(belongs(function, "PIL") for function in now)
+        return self._is_unpatched
 
     def link_of(self, image: Any) -> Link | None:
         """Return the image as a link of a chain; None if it is not one."""
@@ -144,7 +144,7 @@ class Chains:
             core=None,
             waiting=(),
         )
-        found = self._promised(memo, image, link, following)
+        found = self._deferred_result(memo, image, link, following)
         if found is not None:
             return found
         if isinstance(image.__dict__.get(TAG), Source):
@@ -156,7 +156,7 @@ class Chains:
             self._note_continued(memo, link, image)
         return self._computed(memo, image, link, following, original, arguments)
 
-    def _promised(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
+    def _deferred_result(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
         """Return the result as a deferred image, if the store has it; leaves an opened image as loading leaves it."""
         is_available = link.pixels is not None or link.core is not None
         found = found_in(
@@ -179,11 +179,11 @@ class Chains:
         """Leave an opened image as loading would leave it, and defer its pixels."""
         if link.pixels is None:
             link = link._replace(source=link.source.held(image.fp))
-        let_go(image, link.position)
+        finish_load(image, link.position)
         with _states:
             image.__dict__.pop(self.attribute, None)
             image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return link
 
     def _without_pixels(self, info: dict[Any, Any], link: Link) -> Any:
@@ -191,7 +191,7 @@ class Chains:
         image._mode, image._size, image.info = link.mode, link.size, info
         del image.__dict__[self.attribute]
         image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return image
 
     def _note_continued(self, memo: Memo, link: Link, image: Any) -> None:
@@ -218,7 +218,7 @@ class Chains:
             core = image.__dict__.pop(self.attribute)
             link = link._replace(source=link.source._replace(file=None), pixels=None, core=core)
             image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return link
 
     def _computed(
@@ -234,17 +234,17 @@ class Chains:
         is_as_expected = without_transparency(info) == without_transparency(result.info) and info == image.info
         if not is_as_expected or transparency is Ellipsis or type(result) is not self.module.Image:
             return result
-        if not link.source.is_unchanged() or result.mode not in KEPT_MODES:
+        if not link.source.is_unchanged() or result.mode not in LINK_MODES:
             return result
         seconds = link.seconds + time.perf_counter() - began
         following = following._replace(mode=result.mode, size=result.size, seconds=seconds)
         self._count(following, -1)
         if self.continued[following.names] < 0:
-            self._keep(memo, result, following)
+            self._store(memo, result, following)
         self._hold_core(result, following)
         return result
 
-    def _keep(self, memo: Memo, image: Any, link: Link) -> None:
+    def _store(self, memo: Memo, image: Any, link: Link) -> None:
         """Store the pixels of an image."""
         if link.key is None or not memo.takes(num_bytes_of(image)):
             return
@@ -279,7 +279,7 @@ class Chains:
         if memo is not None:  # requested by the script, not by Pillow for an operation
             self._count(link, -2)
             if link.core is None and link.pixels is None:
-                self._keep(memo, image, link._replace(seconds=seconds))
+                self._store(memo, image, link._replace(seconds=seconds))
         return core
 
     def core_of(self, link: Link) -> Any:
@@ -292,7 +292,7 @@ class Chains:
                 if link.is_intact():
                     return core
             with truncated_images(link.opened["truncated"]):
-                image = self._opened_again(link)
+                image = self._reopened(link)
                 for name, arguments in link.operations:
                     image = self.originals[name](image, *arguments)
                 image.load()
@@ -300,7 +300,7 @@ class Chains:
                 raise OSError("an image file was changed after it was opened")
             return getattr(image, self.attribute)
 
-    def _opened_again(self, link: Link) -> Any:
+    def _reopened(self, link: Link) -> Any:
         """Open the file's image again in its state before loading. Its size was checked when it was first opened."""
         image = link.opened["kind"](link.source.open(), "")
         for name, value in link.opened.items():
@@ -321,7 +321,7 @@ class Chains:
         if memo is None or link is None or link.key is None or image.mode not in PACKED_MODES:
             return original(image)
         link = link._replace(key=key_of(link.key, b"load"), names=("load",))
-        if image.mode not in KEPT_MODES:
+        if image.mode not in LINK_MODES:
             return self._load_packed(memo, image, link, original)
         found = found_in(memo, link)
         if found is not None:
@@ -331,7 +331,7 @@ class Chains:
             return self.originals["load"](image)
         self._count(loaded, -1)
         if self.continued[loaded.names] < 0:
-            self._keep(memo, image, loaded)
+            self._store(memo, image, loaded)
         return self.pixels(image, self._hold_core(image, loaded))
 
     def _load_packed(self, memo: Memo, image: Any, link: Link, original: Function) -> Any:
@@ -341,7 +341,7 @@ class Chains:
             loaded = self._loaded(image, link, original)
             if loaded is None:
                 return self.originals["load"](image)
-            self._keep(memo, image, loaded)
+            self._store(memo, image, loaded)
             return self.originals["load"](image)
         link, _ = found
         image.__dict__.pop(TAG, None)
@@ -350,7 +350,7 @@ class Chains:
             self.module.Image.frombytes(image, link.pixels)
         else:
             image.__dict__[self.attribute] = self._unpacked(image.mode, image.size, link.pixels)
-        let_go(image, link.position)
+        finish_load(image, link.position)
         return self.originals["load"](image)
 
     def crop(self, image: Any, box: Any) -> Any | None:
@@ -378,23 +378,23 @@ class Chains:
 
     # Deferred images
 
-    def _keep_account(self, image: Any, link: Link) -> None:
+    def _track(self, image: Any, link: Link) -> None:
         self.alive[id(image)] = image
         if link.pixels is None and link.core is None and link.source.data is None:
-            self.promises.__dict__.setdefault("made", deque()).append(weakref.ref(image))
+            self.deferred.__dict__.setdefault("made", deque()).append(weakref.ref(image))
 
-    def settle(self, *, most: int = 0) -> None:
+    def compute_deferred(self, *, most: int = 0) -> None:
         """Compute the live deferred images of this thread, except for the last `most`."""
-        made = self.promises.__dict__.get("made", ())
+        made = self.deferred.__dict__.get("made", ())
         while len(made) > most:
-            self._settle(made.popleft()())
+            self._compute(made.popleft()())
 
-    def settle_all(self) -> None:
+    def compute_all_deferred(self) -> None:
         """Compute the deferred images of all threads."""
         for image in list(self.alive.values()):
-            self._settle(image)
+            self._compute(image)
 
-    def _settle(self, image: Any) -> None:
+    def _compute(self, image: Any) -> None:
         if image is not None and isinstance(image.__dict__.get(TAG), Link):
             with contextlib.suppress(Exception):  # raised again where the pixels are requested
                 self.materialize(image)

@@ -55,12 +55,12 @@ class Pixels:
         self.access: Any = None
 
     def __getitem__(self, place: Any) -> Any:
-        return self._asked()[place]
+        return self._pixel_access()[place]
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        self._asked()[place] = value
+        self._pixel_access()[place] = value
 
-    def _asked(self) -> Any:
+    def _pixel_access(self) -> Any:
         if self.access is None:
             core = self._materialize(self._image)
             self.access = self.access or core.pixel_access(self._image.readonly)

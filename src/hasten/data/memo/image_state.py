@@ -17,7 +17,7 @@ def load_and_compare(image: Any, load: Callable[..., Any] | None = None) -> tupl
     """Load an image.
 
     Returns:
-        Whether loading changed more than `let_go` does, and its position in a file that Pillow does not own.
+        Whether loading changed more than `finish_load` does, and its position in a file that Pillow does not own.
     """
     before, info = dict(image.__dict__), dict(image.info)
     state = image.mode, image.size, list(getattr(image, "private_chunks", ()))
@@ -39,7 +39,7 @@ def load_and_compare(image: Any, load: Callable[..., Any] | None = None) -> tupl
     return changes, position
 
 
-def let_go(image: Any, position: int | None) -> None:
+def finish_load(image: Any, position: int | None) -> None:
     """Change an image as loading does, except for its pixels."""
     png = getattr(image, "png", None)
     if png is not None:

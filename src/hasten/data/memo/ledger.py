@@ -25,10 +25,10 @@ from hasten.data.layout.sharing import close, locked
 BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take
 STALE = 3600.0  # seconds after which a temporary file belongs to a dead process, and the bytes are counted again
-FULL_FOR = 60.0  # seconds without another attempt after there was no room
+RETRY_SECONDS = 60.0  # seconds without another attempt after there was no room
 STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # the name of a store, and the marker file in each
-ASIDE = "."  # prefix of the name of a file being written
-QUIETLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+TEMPORARY_PREFIX = "."  # prefix of the name of a file being written
+OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _COUNT = struct.Struct("<QdI")  # bytes, when they were counted, checksum
 
 
@@ -47,10 +47,10 @@ class Ledger:
         self._folder = folder
         self._budget = budget
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_strangers(folder.parent)
-        self._held = _hold(folder)
+        check_private(folder.parent)
+        self._held = _open_store(folder)
         with suppress(OSError):  # a read-only disk can still be read
-            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | QUIETLY, 0o600)
+            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
             os.utime(folder)
         self._refused, self._full_until = 0, 0.0
 
@@ -85,9 +85,9 @@ class Ledger:
                 used = max(0, used - freed)
             room = used + cost <= self._budget
             if room:
-                _make(path, size)
+                _create(path, size)
             else:
-                self._refused, self._full_until = size, time.monotonic() + FULL_FOR
+                self._refused, self._full_until = size, time.monotonic() + RETRY_SECONDS
             self._write(used + cost * room, counted)
             return room
 
@@ -132,8 +132,8 @@ class Ledger:
             for entry in _entries(folder):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                    is_old = entry.name.startswith(ASIDE) and time.time() - status.st_mtime > STALE
-                    if is_old and not _is_held(entry.path):  # the clock may have jumped
+                    is_old = entry.name.startswith(TEMPORARY_PREFIX) and time.time() - status.st_mtime > STALE
+                    if is_old and not _is_locked(entry.path):  # the clock may have jumped
                         os.unlink(entry.path)
                     else:
                         total += _cost(status.st_size)
@@ -161,17 +161,17 @@ def is_ours(status: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-def refuse_strangers(folder: Path) -> None:
+def check_private(folder: Path) -> None:
     """Raise PermissionError if other users can write to a folder."""
     status = os.stat(folder)
     if not is_ours(status) or (os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         raise PermissionError(f"{folder} belongs to another user, or other users can write to it")
 
 
-def _hold(folder: Path) -> int:
+def _open_store(folder: Path) -> int:
     """Create the folder and hold it open, so that other processes do not remove it; released when the process exits."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    refuse_strangers(folder)
+    check_private(folder)
     with suppress(OSError):  # a read-only disk can still be read
         (folder / MARK).touch()
     if sys.platform == "win32":
@@ -206,18 +206,18 @@ def _remove(folder: Path) -> int:
         os.close(descriptor)
 
 
-def _is_held(path: str) -> bool:
+def _is_locked(path: str) -> bool:
     """Whether a process is writing a temporary file."""
     if sys.platform == "win32":
         return False
-    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    descriptor = os.open(path, os.O_RDONLY | OPEN_FLAGS)
     try:
         return not _locked(descriptor)
     finally:
         os.close(descriptor)
 
 
-def hold_aside(descriptor: int) -> None:
+def lock_temporary(descriptor: int) -> None:
     """Lock a temporary file while it is open, so that no process removes it as a dead process's."""
     if sys.platform != "win32":
         _locked(descriptor)
@@ -234,8 +234,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _make(path: Path, size: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | QUIETLY, 0o600)
+def _create(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
     try:
         os.ftruncate(descriptor, size)
     except OSError:

@@ -266,15 +266,19 @@ def using(memo: Memo | None) -> Generator[None]:
             _of_thread.memo = before
 
 
-def remembered(
-    key: bytes | None, compute: Callable[[], Any], *, still: Callable[[], bool] | None = None, source_bytes: int = 0
+def get_or_compute(
+    key: bytes | None,
+    compute: Callable[[], Any],
+    *,
+    is_unchanged: Callable[[], bool] | None = None,
+    source_bytes: int = 0,
 ) -> Any:
     """Return the value of a key; compute it if no tier has it.
 
     Args:
         key: the key; None: always compute.
         compute: returns the value; library calls within it are not memoized themselves.
-        still: called after computing; whether the source is unchanged since the key was computed.
+        is_unchanged: called after computing; whether the source is unchanged since the key was computed.
         source_bytes: bytes of the source.
     """
     memo = current()
@@ -285,6 +289,6 @@ def remembered(
     began = time.perf_counter()
     with using(None):
         value = compute()
-    if still is None or still():
+    if is_unchanged is None or is_unchanged():
         memo.put(key, value, seconds=time.perf_counter() - began, source_bytes=source_bytes)
     return value

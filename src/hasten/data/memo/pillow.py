@@ -15,7 +15,7 @@ from hasten.data.memo.image_link import Link
 from hasten.data.memo.image_state import TAG, file_module
 from hasten.data.memo.memo import current
 
-MOST_PROMISES = 32  # per thread, each with an open file: a script may open a whole batch before it resizes an image
+MAX_DEFERRED = 32  # per thread, each with an open file: a script may open a whole batch before it resizes an image
 
 
 def install(patches: Any, module: ModuleType, version: bytes) -> None:
@@ -26,7 +26,7 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     for name in ("convert", "resize", "crop", "tobytes", "load", "save"):
         originals[name] = getattr(kind, name)
     originals["open"] = module.open  # type: ignore[attr-defined]
-    if not chains.are_pillows():
+    if not chains.is_unpatched():
         return  # other code has replaced them
     chains.version += b"".join(unwrapped(original)[1] for original in originals.values())
 
@@ -34,14 +34,14 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     def open(*arguments: Any, **named: Any) -> Any:
         if current() is None:
             return originals["open"](*arguments, **named)
-        chains.settle(most=MOST_PROMISES)
+        chains.compute_deferred(most=MAX_DEFERRED)
         image = originals["open"](*arguments, **named)
         chains.opened(image, arguments[0] if arguments else named["fp"])
         return image
 
     @functools.wraps(originals["save"])
     def save(self: Any, *arguments: Any, **named: Any) -> Any:
-        chains.settle()  # saving may write to their files
+        chains.compute_deferred()  # saving may write to their files
         return originals["save"](self, *arguments, **named)
 
     @functools.wraps(originals["convert"])
@@ -103,8 +103,8 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     patches.set(module, "open", open)
     _install_load(patches, chains)
     for place in (builtins, io):
-        patches.wrap(place, "open", functools.partial(_settling, chains))
-    patches.on_undo(chains.settle_all)
+        patches.wrap(place, "open", functools.partial(_computing_deferred, chains))
+    patches.on_undo(chains.compute_all_deferred)
 
 
 def _install_load(patches: Any, chains: Chains) -> None:
@@ -118,13 +118,13 @@ def _install_load(patches: Any, chains: Chains) -> None:
     patches.set(kind, "load", load)
 
 
-def _settling(chains: Chains, original: Any) -> Any:
+def _computing_deferred(chains: Chains, original: Any) -> Any:
     """Wrap `open` to compute deferred images first, as a file opened for writing may be the source of one."""
 
     @functools.wraps(original)
     def open(file: Any, mode: Any = "r", *arguments: Any, **named: Any) -> Any:
         if mode != "r" and mode != "rb":
-            chains.settle_all()
+            chains.compute_all_deferred()
         return original(file, mode, *arguments, **named)
 
     return open

@@ -16,7 +16,7 @@ import torch
 from hasten.data.memo.calls import describe, plain_bytes
 from hasten.data.memo.codec import NotStorableError, encode
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of, size_of
-from hasten.data.memo.memo import current, remembered, using
+from hasten.data.memo.memo import current, get_or_compute, using
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +29,7 @@ class _NotConstantError(Exception):
     """An argument does not consist of plain values, arrays and tensors."""
 
 
-class _ChangingError(Exception):
+class _RecentlyChangedError(Exception):
     """A file was changed a moment ago."""
 
 
@@ -58,7 +58,7 @@ def pure(function: F) -> F:
         files: list[tuple[Any, bytes]] = []
         try:
             described = _describe((arguments, sorted(named.items())), files)
-        except (_NotConstantError, _ChangingError):
+        except (_NotConstantError, _RecentlyChangedError):
             return function(*arguments, **named)
         is_computed = False
 
@@ -67,10 +67,10 @@ def pure(function: F) -> F:
             is_computed = True
             return function(*arguments, **named)
 
-        value = remembered(
+        value = get_or_compute(
             key_of(code, described),
             compute,
-            still=lambda: all(identity_of_path(path) == identity for path, identity in files),
+            is_unchanged=lambda: all(identity_of_path(path) == identity for path, identity in files),
             source_bytes=sum(size_of(identity) for _, identity in files),
         )
         return value if is_computed or not check.num_left else check.compared(value, compute)
@@ -128,7 +128,7 @@ def _mark(patches: Any, path: str, module: types.ModuleType) -> None:
 
 
 def _describe(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
-    """Return a digest of an argument; appends the files it names. Raises _NotConstantError and _ChangingError."""
+    """Return a digest of an argument; appends the files it names. Raises _NotConstantError and _RecentlyChangedError."""
     if isinstance(value, (str, bytes, os.PathLike)):
         return _describe_path(value, files)
     if type(value) in (tuple, list):
@@ -154,7 +154,7 @@ def _describe_path(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
         return key_of(b"text", name)
     identity = identity_of_status(status)
     if identity is None:  # a folder, whose files may change, or a recently changed file
-        raise _ChangingError
+        raise _RecentlyChangedError
     files.append((value, identity))
     return key_of(b"file", name, identity)
 
@@ -194,7 +194,7 @@ def _digest_of(function: Callable[..., Any]) -> bytes | None:
             if part is None:
                 return None
             digest.update(part)
-    except (_NotConstantError, _ChangingError, ValueError):  # ValueError: a cell is still empty
+    except (_NotConstantError, _RecentlyChangedError, ValueError):  # ValueError: a cell is still empty
         return None
     return digest.digest()
 

@@ -25,12 +25,12 @@ from hasten.data.layout.sharing import PAGE, SharedFile, locked, round_up, write
 from hasten.data.memo.budget import available_memory, spare_memory
 from hasten.data.memo.codec import Encoded
 from hasten.data.memo.keys import KEY_BYTES
-from hasten.data.memo.rendezvous import meet
+from hasten.data.memo.rendezvous import shared_file
 
 MAPPED_FROM = 1 << 20  # bytes from which a mapping is faster than a copy
-MOST_MAPPED = 4096  # mappings per process; the kernel allows 65,530
+MAX_MAPPED = 4096  # mappings per process; the kernel allows 65,530
 BYTES_PER_ENTRY = 2048  # bytes of the budget per entry of the table
-MOST_PROBES = 64
+MAX_PROBES = 64
 CHECK_EVERY = 64 << 20  # bytes stored between checks whether memory is short
 _ENTRY = 4  # words: key (2), offset, size
 USED, CEILING, LARGE_END = range(3)  # words of the first page: where the next value goes, and which bytes are valid
@@ -61,9 +61,9 @@ class RamTier:
         if not hasattr(os, "preadv") or self._capacity <= 0:
             raise OSError(f"{budget} bytes of shared memory are too few to store values")
         size = self._start + self._capacity
-        self._file = SharedFile(size) if host_key is None else meet(host_key, size=size)
+        self._file = SharedFile(size) if host_key is None else shared_file(host_key, size=size)
         # A separate file, because closing any descriptor of a locked file unlocks it.
-        self._lock = SharedFile(PAGE) if host_key is None else meet(host_key + b"lock", size=PAGE)
+        self._lock = SharedFile(PAGE) if host_key is None else shared_file(host_key + b"lock", size=PAGE)
         self._map_tables()
         with locked(self._lock.descriptor) as ours:
             if ours and not self._words[CEILING]:
@@ -186,7 +186,7 @@ class RamTier:
         low, high = int.from_bytes(key[:8], sys.byteorder) or 1, int.from_bytes(key[8:KEY_BYTES], sys.byteorder)
         table = self._table
         mask = len(table) // _ENTRY - 1
-        for probe in range(MOST_PROBES):
+        for probe in range(MAX_PROBES):
             entry = ((low + probe) & mask) * _ENTRY
             found = table[entry]
             if not found:
@@ -221,7 +221,7 @@ class RamTier:
             return entry, start
 
     def _mapped(self, offset: int, size: int) -> Memory | None:
-        if self._num_mapped.count >= MOST_MAPPED:
+        if self._num_mapped.count >= MAX_MAPPED:
             return None
         try:
             return np.asarray(_Mapping(self._file.descriptor, offset, size, self._num_mapped))

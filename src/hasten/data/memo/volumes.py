@@ -21,19 +21,19 @@ from hasten.data.memo.arrays import START_OF_NPY, starts_as_npy
 from hasten.data.memo.calls import (
     RowOfTable,
     belongs,
+    cached_call,
     describe,
     from_open_file,
     from_path,
     is_exact_array,
     is_plain_path,
-    kept,
     releases,
 )
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
 from hasten.data.memo.memo import current
 
 SMALLEST = 4096  # bytes of an HDF5 dataset; below, reading is as fast as a lookup
-MOST_OPEN = 4096  # HDF5 files whose identity is remembered
+MAX_OPEN = 4096  # HDF5 files whose identity is remembered
 
 _thread = threading.local()
 
@@ -168,7 +168,7 @@ def _install_dicom(patches: Any, found: ModuleType, release: bytes) -> None:
         if key is None:
             return original(src, **options)
         before = _num_warnings()
-        return kept(
+        return cached_call(
             key_of(key, release),
             lambda: original(src, **options),
             keeps=lambda value: is_exact_array(value) and _num_warnings() == before,
@@ -303,7 +303,7 @@ def _install_hdf5(patches: Any, found: ModuleType, release: bytes) -> None:
         open_file(self, *arguments, **named)
         if before is not None and _identity_of_hdf5(self.id) == before and _is_only_read(h5py, self):
             identities[h5py.h5o.get_info(self.id).fileno] = before
-            if len(identities) > MOST_OPEN:
+            if len(identities) > MAX_OPEN:
                 identities.pop(next(iter(identities)), None)
 
     @functools.wraps(read)

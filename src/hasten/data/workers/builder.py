@@ -14,14 +14,22 @@ from typing import Any
 
 import torch
 
-from hasten.data.generators import ALL, has_cached_normal, kept, restore, sample_seed, seed_generators, snapshot
+from hasten.data.generators import (
+    ALL,
+    has_cached_normal,
+    preserve_generators,
+    restore,
+    sample_seed,
+    seed_generators,
+    snapshot,
+)
 from hasten.data.layout.arena import Arena, Place
 from hasten.data.layout.packing import pack, write_buffers
 from hasten.data.layout.rows import MismatchError, Target
-from hasten.data.layout.tree import Layout, finished
+from hasten.data.layout.tree import Layout, with_floats
 from hasten.data.memo.folders import NotKnownError, Prepared, is_threadable
 from hasten.data.memo.memo import using
-from hasten.data.workers.failures import name_in, substitute
+from hasten.data.workers.failures import add_sample_note, substitute
 from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
 
 LARGE = 64 << 10  # bytes of a sample from which it is written to its row at once, while in the core's cache
@@ -62,7 +70,7 @@ class SampleBuilder:
         self._watches = not is_thread
         self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
         """The generators that are seeded for each sample."""
-        self._lent: list[Callable[[], bool]] | None = []
+        self._borrowed_checks: list[Callable[[], bool]] | None = []
         """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
         """The result of the current task."""
@@ -73,24 +81,26 @@ class SampleBuilder:
         own = None if self._is_process else self._config.memo  # a worker process uses it throughout
         with using(own) if own is not None else contextlib.nullcontext():
             if self._config.folders is not None:
-                self._config.folders.look_again()
-            while (result := self._seeded_rightly(task)) is None or not self._were_there():
+                self._config.folders.forget_transforms()
+            while (result := self._do_seeded(task)) is None or not self._borrowed_are_unchanged():
                 pass
         self._note[0] = -1
         result.cpu_seconds = time.thread_time() - began
         return result
 
-    def _were_there(self) -> bool:
+    def _borrowed_are_unchanged(self) -> bool:
         """Whether the samples copied from the cache stayed unchanged; if not, they are built again without borrowing."""
-        checks, self._lent = self._lent or [], []
+        checks, self._borrowed_checks = self._borrowed_checks or [], []
         if all(is_unchanged() for is_unchanged in checks):
             return True
-        self._lent = None
+        self._borrowed_checks = None
         return False
 
-    def _seeded_rightly(self, task: Task) -> Result | None:
+    def _do_seeded(self, task: Task) -> Result | None:
         """Return the result; None if an unseeded generator was used: it is seeded from now on."""
-        with kept() if self._seeded and not self._is_process else contextlib.nullcontext():  # the training loop's
+        with (
+            preserve_generators() if self._seeded and not self._is_process else contextlib.nullcontext()
+        ):  # the training loop's
             if not self._watches or self._seeded == ALL:
                 return self._do(task)
             before = snapshot()
@@ -117,7 +127,7 @@ class SampleBuilder:
         except SampleError as failed:
             result.error, result.row = failed.__cause__, failed.row
             if not self._is_process:  # a worker process adds it to the message that it sends
-                name_in(result.error, self._config.dataset, task.indices[failed.row - task.start])
+                add_sample_note(result.error, self._config.dataset, task.indices[failed.row - task.start])
         except Exception as error:
             result.error = error
         return result
@@ -139,7 +149,7 @@ class SampleBuilder:
         finally:  # the samples before the one that failed are valid
             began = time.perf_counter()
             if layout is None:
-                result.strays = list(enumerate(samples, task.start))
+                result.unplaced = list(enumerate(samples, task.start))
                 result.layout = Layout.of(samples[0], late_floats=self._config.late_floats) if samples else None
             elif samples:
                 self._put(samples, task, result, layout)
@@ -177,7 +187,7 @@ class SampleBuilder:
 
     def _put(self, samples: list[Any], task: Task, result: Result, layout: Layout) -> None:
         if task.slot is None:
-            result.strays = [(row, finished(sample)) for row, sample in enumerate(samples, task.start)]
+            result.unplaced = [(row, with_floats(sample)) for row, sample in enumerate(samples, task.start)]
             return
         targets = layout.targets(layout.arrays(self._arena.view(task.slot), task.length))
         try:
@@ -192,7 +202,7 @@ class SampleBuilder:
         try:
             return layout.write([sample], targets, row)
         except MismatchError:
-            result.strays.append((row, finished(sample)))
+            result.unplaced.append((row, with_floats(sample)))
             return [[]]
 
     # Samples whose images are on the device
@@ -204,7 +214,7 @@ class SampleBuilder:
         for at, (index, image) in enumerate(zip(task.indices, held)):
             self._note[1] = task.start + at
             made = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
-            result.strays.append((task.start + at, made))
+            result.unplaced.append((task.start + at, made))
         result.sample_seconds += time.perf_counter() - began
 
     # Whole batches
@@ -225,9 +235,9 @@ class SampleBuilder:
     def _fetch(self, task: Task, result: Result) -> Any:
         config = self._config
         if not config.batched:
-            return finished(self._sample(task, 0))
+            return with_floats(self._sample(task, 0))
         if not config.fetches_batches:
-            return [finished(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
+            return [with_floats(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
         began = time.perf_counter()
         if self._seeded:
             seed_generators(sample_seed(task.seed, repr(task.indices), 0), self._seeded)
@@ -236,12 +246,12 @@ class SampleBuilder:
         return samples
 
     def _pack(self, batch: Any, task: Task, result: Result) -> None:
-        result.value, buffers, result.wanted = pack(batch)
-        if task.slot is not None and result.wanted <= task.slot.size:
+        result.value, buffers, result.num_bytes = pack(batch)
+        if task.slot is not None and result.num_bytes <= task.slot.size:
             result.in_slot = True
             write_buffers(buffers, self._arena.view(task.slot))
         else:
-            result.memory = bytearray(result.wanted)
+            result.memory = bytearray(result.num_bytes)
             write_buffers(buffers, memoryview(result.memory))
 
     # One sample
@@ -257,7 +267,7 @@ class SampleBuilder:
         while (other := substitute(task.indices, at, attempt, task.seed)) is not None:
             attempt += 1
             try:
-                sample = self._make(replace(task, occurrences=[-attempt] * len(task.indices)), at, other)
+                sample = self._build(replace(task, occurrences=[-attempt] * len(task.indices)), at, other)
             except Exception:
                 continue
             result.replaced.append(Replaced(task.indices[at], other, repr(failed.__cause__)))
@@ -267,18 +277,22 @@ class SampleBuilder:
     def _sample(self, task: Task, at: int) -> Any:
         self._note[1] = row = task.start + at
         try:
-            return self._make(task, at, task.indices[at])
+            return self._build(task, at, task.indices[at])
         except Exception as error:
             raise SampleError(row) from error
 
-    def _make(self, task: Task, at: int, index: Any) -> Any:
+    def _build(self, task: Task, at: int, index: Any) -> Any:
         """Return the sample of an index."""
         began = time.perf_counter()
         try:
             if self._config.folders is not None:
                 with contextlib.suppress(NotKnownError):
-                    lent = None if task.kind == "first" else self._lent  # the first sample is stored, so it is a copy
-                    return self._config.folders.sample(index, self._drawing(task, at, index), lent=lent)
+                    borrowed_checks = (
+                        None if task.kind == "first" else self._borrowed_checks
+                    )  # the first sample is stored, so it is a copy
+                    return self._config.folders.sample(
+                        index, self._drawing(task, at, index), borrowed_checks=borrowed_checks
+                    )
             if self._seeded:
                 seed_generators(_seed_of(task, at, index), self._seeded)
             return self._config.dataset[index]

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 from hasten.data.generators import mix
 
 PATHS = ("samples", "imgs", "image_paths", "img_paths", "paths", "files", "filenames", "images")
-MOST_SUBSTITUTES = 10  # if this many of a batch fail, the cause is not a corrupt file
+MAX_SUBSTITUTES = 10  # if this many of a batch fail, the cause is not a corrupt file
 
 
 def path_of(dataset: Any, index: Any) -> str | None:
@@ -49,7 +49,7 @@ def name_sample(dataset: Any, index: Any) -> str:
     return f"sample {index!r} ({path})" if path else f"sample {index!r}"
 
 
-def name_in(error: BaseException | None, dataset: Any, index: Any) -> None:
+def add_sample_note(error: BaseException | None, dataset: Any, index: Any) -> None:
     """Add a note to an exception that names the sample being built (Python 3.11). Its type and message do not change."""
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
@@ -62,7 +62,7 @@ def substitute(indices: Sequence[Any], row: int, attempt: int, seed: int) -> Any
     Returns None if the batch has no other sample, or too many attempts have failed.
     """
     others = [index for index in indices if index != indices[row]]
-    if not others or attempt >= MOST_SUBSTITUTES:
+    if not others or attempt >= MAX_SUBSTITUTES:
         return None
     return others[mix(seed, row, attempt) % len(others)]
 

@@ -28,9 +28,9 @@ from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot, Slots
 from hasten.data.workers.failures import describe_exit
 from hasten.data.workers.tasks import Result, Task, WorkerConfig, from_message, note_of
-from hasten.data.workers.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, work
+from hasten.data.workers.worker import LARGEST_MESSAGE, PARENT_CHECK_SECONDS, STOP, work
 
-PATIENCE = 2.0  # seconds that a worker may take to exit when asked to
+JOIN_SECONDS = 2.0  # seconds that a worker may take to exit when asked to
 
 
 @dataclass
@@ -79,16 +79,16 @@ class ProcessPool:
         self.num_workers = 0
         self._config = config
         self._slots = slots
-        notes = slots.write_down(b"\xff" * 16 * config.most_workers)
+        notes = slots.store(b"\xff" * 16 * config.max_workers)
         if notes is None:
             raise MemoryError("not enough memory for the loader's slots: free some memory, or use fewer workers")
         self._notes = notes
-        self._parcels: dict[tuple[int, int], Slot] = {}
+        self._stored_tasks: dict[tuple[int, int], Slot] = {}
         kind = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_DGRAM)  # macOS has no SEQPACKET
         self._sender, self._receiver = socket.socketpair(socket.AF_UNIX, kind)
         self._sender.setblocking(False)
         # Waiting workers wake up now and then to check on the parent; a message wakes one of them, not all.
-        self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PARENT_IS_ASKED, 0))
+        self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PARENT_CHECK_SECONDS, 0))
         self._context: Any = context or multiprocessing
         self._handles: list[Worker] = []
         self._num_leaving = 0
@@ -117,7 +117,7 @@ class ProcessPool:
             self.num_workers -= 1
             self._num_leaving += 1
         taken = {worker.number for worker in self._handles}
-        free = (number for number in range(self._config.most_workers) if number not in taken)
+        free = (number for number in range(self._config.max_workers) if number not in taken)
         while self.num_workers < num_workers and (number := next(free, None)) is not None:
             self._start(number)
             self.num_workers += 1
@@ -152,17 +152,17 @@ class ProcessPool:
         """Send a task over the socket; False if the socket is full."""
         message = pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL)
         if len(message) > LARGEST_MESSAGE:
-            parcel = self._slots.write_down(message)
-            if parcel is None:
+            slot = self._slots.store(message)
+            if slot is None:
                 raise MemoryError(
                     f"not enough shared memory for a batch of {len(task.indices)} indices: use a smaller batch size"
                 )
-            self._parcels[task.batch, task.start] = parcel
-            message = pickle.dumps(parcel.place)
+            self._stored_tasks[task.batch, task.start] = slot
+            message = pickle.dumps(slot.place)
         try:
             self._sender.send(message)
         except (BlockingIOError, InterruptedError):
-            self._parcels.pop((task.batch, task.start), None)
+            self._stored_tasks.pop((task.batch, task.start), None)
             return False
         return True
 
@@ -183,14 +183,14 @@ class ProcessPool:
             if ended and not results:
                 self._dismiss(ended.values())
         for result in results:
-            self._parcels.pop((result.batch, result.start), None)
+            self._stored_tasks.pop((result.batch, result.start), None)
         return results
 
     def _dismiss(self, ended: Iterable[Worker]) -> None:
         """Remove workers that were asked to exit; raise PoolError for the others."""
         dead: list[Worker] = []
         for worker in ended:
-            worker.process.join(PATIENCE)
+            worker.process.join(JOIN_SECONDS)
             if self._num_leaving and not worker.process.exitcode:
                 self._num_leaving -= 1
                 self._selector.unregister(worker.results)
@@ -222,7 +222,7 @@ class ProcessPool:
                 continue
             received: Task | Place = pickle.loads(message)
             task = received if isinstance(received, Task) else pickle.loads(self._slots.arena.view(received))
-            self._parcels.pop((task.batch, task.start), None)
+            self._stored_tasks.pop((task.batch, task.start), None)
             recalled.append(task)
         return recalled
 
@@ -252,13 +252,13 @@ def _end(
             sender.send(STOP)
     for worker in workers:
         worker.results.close()  # a worker that is about to send a result finds the pipe closed
-    until = time.monotonic() + PATIENCE + PARENT_IS_ASKED
+    until = time.monotonic() + JOIN_SECONDS + PARENT_CHECK_SECONDS
     for worker in workers:
         worker.process.join(max(0.0, until - time.monotonic()))
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()
-            worker.process.join(PATIENCE)
+            worker.process.join(JOIN_SECONDS)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()

@@ -63,13 +63,13 @@ class Result:
     count: int
     objects: list[list[object]] = field(default_factory=list)
     """For each sample: its leaves that have no row."""
-    strays: list[tuple[int, Any]] = field(default_factory=list)
+    unplaced: list[tuple[int, Any]] = field(default_factory=list)
     """(row, sample) for samples that do not fit their row; for "cuts", (row, CutSample or None)."""
     value: Any = None
     """A whole batch; or its header, if its arrays are in the slot or in `memory`."""
     memory: bytearray | None = None
     in_slot: bool = False
-    wanted: int = 0
+    num_bytes: int = 0
     """Bytes of a whole batch's arrays."""
     layout: Layout | None = None
     """Read from the first sample, if it can be stored in rows."""
@@ -88,7 +88,7 @@ _MARK = b"P"  # no pickle starts with it
 
 def to_message(result: Result) -> bytes:
     """Serialize for a pipe. Samples without rows are packed: pickling tensors is slow and does not support every dtype."""
-    if not result.strays:
+    if not result.unplaced:
         return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
     header, buffers, size = pack(result)
     memory = bytearray(size)
@@ -121,7 +121,7 @@ class WorkerConfig:
     on_error: Literal["raise", "replace"]
     base_seed: int
     num_workers: int
-    most_workers: int
+    max_workers: int
     """The largest number of workers at any time."""
     init: Callable[[int], None] | None
     memo: Memo | None

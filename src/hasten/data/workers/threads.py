@@ -23,7 +23,7 @@ def has_gil() -> bool:
     return True if enabled is None else enabled()
 
 
-PATIENCE = 5.0  # seconds that a thread may take to finish its sample
+JOIN_SECONDS = 5.0  # seconds that a thread may take to finish its sample
 
 Tasks = queue.SimpleQueue[Task | None]
 Results = queue.SimpleQueue[Result]
@@ -105,6 +105,6 @@ def _end(threads: list[threading.Thread], tasks: Tasks, release: Callable[[], No
         tasks.put(None)
     for thread in threads:
         if thread is not threading.current_thread():
-            thread.join(PATIENCE)
+            thread.join(JOIN_SECONDS)
     if release is not None:
         release()

@@ -27,13 +27,13 @@ from hasten.data.workers.builder import SampleBuilder
 from hasten.data.workers.failures import name_sample
 from hasten.data.workers.tasks import Result, Task, WorkerConfig, note_of, to_message
 
-PARENT_IS_ASKED = 2  # seconds between checks whether the parent is alive
+PARENT_CHECK_SECONDS = 2  # seconds between checks whether the parent is alive
 LARGEST_MESSAGE = 32 << 10  # bytes; a larger task is stored in a slot, and the message says where
 STOP = b"stop"
 
 
 @contextlib.contextmanager
-def threads_as_there(*, in_processes: bool) -> Generator[None]:
+def match_worker_threads(*, in_processes: bool) -> Generator[None]:
     """Compute with the workers' number of threads, which determines how a long sum is rounded."""
     number = torch.get_num_threads()
     if in_processes:
