@@ -24,7 +24,7 @@ for line in sys.stdin:
 
 
 class Rank:
-    """A process started apart."""
+    """An independently started process."""
 
     def __init__(self, key):
         self.process = subprocess.Popen(
@@ -66,7 +66,7 @@ def signs():
         return sum("@hasten-" in line for line in file)
 
 
-def test_ranks_started_at_once_and_late_share_a_file_and_leave_nothing(ranks):
+def test_ranks_share_a_file_and_leave_nothing_behind(ranks):
     before = signs()
     key = f"shared {os.getpid()}"
     first, second, apart = ranks(key, key, key + "!")
@@ -81,7 +81,7 @@ def test_ranks_started_at_once_and_late_share_a_file_and_leave_nothing(ranks):
     assert alone.swap(5, 1) == 0
 
 
-def test_a_file_lives_as_long_as_one_who_has_it_and_sizes_do_not_mix():
+def test_a_file_lives_while_a_process_has_it_and_sizes_are_separate():
     key = b"size %d" % os.getpid()
     one, same, other = shared_file(key, size=10_000), shared_file(key, size=10_000), shared_file(key, size=20_000)
     one.map(10_000)[5:8] = b"abc"
@@ -97,7 +97,7 @@ def test_a_file_lives_as_long_as_one_who_has_it_and_sizes_do_not_mix():
     other.close()
 
 
-def test_a_sign_that_leads_elsewhere_is_not_followed():
+def test_an_announcement_of_another_file_is_ignored():
     import hashlib
     import socket
 
