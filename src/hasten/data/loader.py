@@ -171,7 +171,7 @@ class Loader(DataLoader[T], Generic[T]):
 
     @property
     def forecast(self) -> Forecast | None:
-        """What the cache will hold; None before the first samples are built, or without a cache."""
+        """Forecast of what the cache will hold; None before the first samples are built, or without a cache."""
         return self._state.forecast
 
     def numpy(self) -> Iterator[Any]:

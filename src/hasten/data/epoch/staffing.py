@@ -38,7 +38,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class Interval:
-    """What was measured between two checks; seconds are wall time unless noted."""
+    """Measurements between two checks; seconds are wall time unless noted."""
 
     seconds: float
     waited: float

@@ -65,7 +65,7 @@ class LoaderState:
     position: Position | None = None
     """Position in the current epoch; None when it is over."""
     resumed: Position | None = None
-    """Where the next epoch starts, if not at its beginning."""
+    """Position at which the next epoch starts, if not at its beginning."""
     on_device: Columns | None = None
     """In-memory data, copied to the device."""
     slots: Slots | None = None

@@ -14,7 +14,7 @@ FEWEST_REPLACED = 10  # replaced samples before their rate is compared with the 
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What a Loader did since it was created. Seconds are wall time, summed over workers."""
+    """Statistics of a Loader since it was created. Seconds are wall time, summed over workers."""
 
     num_batches: int
     num_samples: int

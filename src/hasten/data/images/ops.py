@@ -1,4 +1,4 @@
-"""What each recognized transform draws and does, with the random numbers and the pixels of torchvision.
+"""Implementations of the recognized transforms, with the random numbers and the pixels of torchvision.
 
 Draws use the same numbers in the same order, from a separate generator. For a single number, torch's `rand`, `uniform_` and
 `randint` draw as `uniform_` and `random_` do. Dtype and device are explicit, because users may change torch's defaults.

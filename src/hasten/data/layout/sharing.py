@@ -37,11 +37,11 @@ if hasattr(os, "register_at_fork"):
 def locked(descriptor: int) -> Generator[bool, None, None]:
     """Hold the lock for the block; yields False if others hold it for too long: then skip the work."""
     with _threads:
-        ours = any(_try(descriptor, attempt) for attempt in range(_TRIES))
+        acquired = any(_try(descriptor, attempt) for attempt in range(_TRIES))
         try:
-            yield ours
+            yield acquired
         finally:
-            if ours:
+            if acquired:
                 unlock(descriptor)
 
 

@@ -28,7 +28,7 @@ _FACTORS = {unit.lower(): factor for unit, factor in _UNITS.items()}
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a cache will hold, predicted from the first samples."""
+    """A prediction, from the first samples, of what a cache will hold."""
 
     num_samples: int
     full_bytes: float

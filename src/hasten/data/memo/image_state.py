@@ -1,4 +1,4 @@
-"""What loading changes in an image besides its pixels."""
+"""Changes that loading makes to an image besides its pixels."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class Ledger:
         if self._descriptor < 0:
             raise OSError(errno.EROFS, "the folder cannot be written", str(self._folder.parent))
         cost = _cost(size)
-        with locked(self._descriptor) as ours:
-            if not ours:
+        with locked(self._descriptor) as acquired:
+            if not acquired:
                 return False
             used, counted = self._read() or (self._count(), time.time())
             if used + cost > self._budget and time.time() - counted > STALE:
@@ -98,9 +98,9 @@ class Ledger:
             path.unlink()
         except OSError:
             return
-        with locked(self._descriptor) as ours:
+        with locked(self._descriptor) as acquired:
             known = self._read()
-            if ours and known is not None:
+            if acquired and known is not None:
                 self._write(max(0, known[0] - _cost(size)), known[1])
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ Budget = int | str | None
 
 @dataclass(frozen=True)
 class TierCounts:
-    """What one tier did, in all processes."""
+    """Counts of one tier, over all processes."""
 
     name: str
     num_hits: int
@@ -47,7 +47,7 @@ class TierCounts:
 
 @dataclass(frozen=True)
 class MemoCounts:
-    """What a memo did, in all processes."""
+    """Counts of a memo, over all processes."""
 
     num_misses: int
     seconds_computing: float

@@ -65,8 +65,8 @@ class RamTier:
         # A separate file, because closing any descriptor of a locked file unlocks it.
         self._lock = SharedFile(PAGE) if host_key is None else shared_file(host_key + b"lock", size=PAGE)
         self._map_tables()
-        with locked(self._lock.descriptor) as ours:
-            if ours and not self._words[CEILING]:
+        with locked(self._lock.descriptor) as acquired:
+            if acquired and not self._words[CEILING]:
                 self._words[USED] = self._start
                 self._words[CEILING] = size
 
@@ -159,9 +159,9 @@ class RamTier:
 
     def shrink(self) -> int:
         """Release the bytes that the machine or control group lacks, and take nothing more; return the bytes released."""
-        with locked(self._lock.descriptor) as ours:
+        with locked(self._lock.descriptor) as acquired:
             short = spare_memory() - available_memory()
-            if short <= 0 or not ours:
+            if short <= 0 or not acquired:
                 return 0
             before, used = self.num_bytes, self._words[USED]
             least = max(self._start, self._words[LARGE_END])
@@ -203,8 +203,8 @@ class RamTier:
         return self._table[entry + 2], self._table[entry + 3]
 
     def _reserve(self, key: bytes, size: int) -> tuple[int, int] | None:
-        with locked(self._lock.descriptor) as ours:
-            place = self._entry_of(key) if ours else None
+        with locked(self._lock.descriptor) as acquired:
+            place = self._entry_of(key) if acquired else None
             if place is None or place[1]:
                 return None
             is_large = size >= MAPPED_FROM

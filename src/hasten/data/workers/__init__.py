@@ -1,1 +1,1 @@
-"""What builds the samples: processes, threads, or the training process itself."""
+"""Workers that build samples: processes, threads, or the training process itself."""

@@ -213,8 +213,8 @@ class SampleBuilder:
         known = folders is not None and (not self._seeded or is_threadable(self._config.dataset))
         for at, (index, image) in enumerate(zip(task.indices, held)):
             self._note[1] = task.start + at
-            made = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
-            result.unplaced.append((task.start + at, made))
+            crop = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
+            result.unplaced.append((task.start + at, crop))
         result.sample_seconds += time.perf_counter() - began
 
     # Whole batches

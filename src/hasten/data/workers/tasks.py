@@ -38,7 +38,7 @@ class Task:
     length: int = 0
     """Number of samples in the batch."""
     slot: Place | None = None
-    """Where the rows, or the arrays of a whole batch, are written; None: into the result."""
+    """The place for the rows, or for the arrays of a whole batch; None: they go into the result."""
     layout: Place | Layout | None = None
     """For "rows": the layout of the samples, or where it is stored."""
     held: list[Prepared] | None = None
