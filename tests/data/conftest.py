@@ -13,12 +13,12 @@ sys.path.append(str(Path(__file__).parent))  # for samples.py
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Whatever a test does: no process, no thread and no shared memory of the loader's stays."""
+    """Check that no process, thread or shared memory of the loader outlives a test."""
     before = _held()
     yield
     until = time.monotonic() + 10.0
     while _held() - before and time.monotonic() < until:
-        gc.collect()  # an exception that was caught holds its frames, and they the iterator
+        gc.collect()  # a caught exception holds its frames, which hold the iterator
         time.sleep(0.02)
     assert _held() - before == set()
 
@@ -28,7 +28,7 @@ def _held() -> set[object]:
         path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("hasten", f"torch_{os.getpid()}_"))
     }
     threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("hasten")}
-    # Python's own helpers of spawned processes stay until it ends.
+    # Python's helper processes for spawning stay until the interpreter exits.
     children = {child.pid for child in psutil.Process().children(recursive=True) if not _is_pythons_own(child)}
     return children | names | threads
 

@@ -1,4 +1,4 @@
-"""Datasets for the loader's tests, and when two batches are the same."""
+"""Datasets for the loader's tests, and a comparison of batches."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 
 def same(one, other) -> bool:
-    """Whether two batches are equal, type for type and bit for bit."""
+    """Whether two batches are identical, including types and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -62,7 +62,7 @@ class Drawing(Dataset):
 
 
 class Failing(Nested):
-    """Some samples cannot be made."""
+    """Some samples cannot be built."""
 
     def __init__(self, bad: tuple[int, ...], length: int = 41) -> None:
         super().__init__(length)
@@ -75,7 +75,7 @@ class Failing(Nested):
 
 
 class Dying(Nested):
-    """One sample kills the process that makes it."""
+    """One sample kills the process that builds it."""
 
     def __init__(self, fatal: int, signal: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Dying(Nested):
 
 
 class Large(Dataset):
-    """The samples of another dataset, each beside 100 KB of numbers."""
+    """The samples of another dataset, each with 100 KB of numbers."""
 
     def __init__(self, dataset, is_odd=lambda index: False) -> None:
         self.dataset, self.is_odd = dataset, is_odd

@@ -1,4 +1,4 @@
-"""Batches on a CUDA device: the same values, and memory that lives as long as a copy needs it."""
+"""Batches on a CUDA device: the same values, and memory that lives until its copy is done."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def work():
 
 
 class Large(Dataset):
-    """A number of its own in each of a megabyte's values, so that a slot reused too soon shows."""
+    """A megabyte of one number per sample, which reveals a slot that is reused too soon."""
 
     def __init__(self):
         self.side = 256 if torch.cuda.mem_get_info()[1] > 2 << 30 else 16
@@ -57,7 +57,7 @@ def test_no_slot_is_reused_while_it_is_copied(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_pinned_batches_may_be_copied_later_than_they_are_dropped(num_workers):
+def test_pinned_batches_may_be_copied_after_they_are_dropped(num_workers):
     busy = work()
     kept = []
     for images, numbers in Loader(Large(), 8, num_workers=num_workers, pin_memory=True):
@@ -98,7 +98,7 @@ def test_images_become_floats_on_the_device(tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_crosses_is_pinned_whatever_its_size(num_workers, monkeypatch):
+def test_copies_come_from_pinned_memory_whatever_their_size(num_workers, monkeypatch):
     from hasten.data.epoch.transfer import Transfer
 
     sent, to = [], torch.Tensor.to
@@ -122,10 +122,10 @@ def test_what_crosses_is_pinned_whatever_its_size(num_workers, monkeypatch):
 
 
 def test_batches_on_the_device_are_only_a_few_steps_ahead():
-    from hasten.data.epoch.transfer import MOST_AHEAD
+    from hasten.data.epoch.transfer import MAX_AHEAD
 
     busy, batches = work(), iter(Loader(Large(), 8, num_workers=1, device="cuda"))
     for images, _ in batches:
         for _ in range(8):
             busy = (busy @ busy).clamp(-1, 1)
-        assert images.is_cuda and len(batches._transfer._used) <= MOST_AHEAD + 2
+        assert images.is_cuda and len(batches._transfer._used) <= MAX_AHEAD + 2

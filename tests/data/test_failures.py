@@ -1,4 +1,4 @@
-"""What becomes of samples that cannot be made, of workers that die, and of loops that are left."""
+"""Samples that cannot be built, workers that die, and loops that are left early."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from hasten.errors import SampleRateError, WorkerDiedError
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
-def test_a_sample_that_raises_is_raised_at_its_place_and_the_others_come(num_workers, collate_fn):
+def test_an_error_is_raised_at_its_batch_and_the_other_batches_follow(num_workers, collate_fn):
     batches = iter(Loader(Failing((9,)), 4, num_workers=num_workers, collate_fn=collate_fn))
     expected = list(DataLoader(Nested(), 4, collate_fn=collate_fn))
     assert same([next(batches), next(batches)], expected[:2])
@@ -28,7 +28,7 @@ def test_a_sample_that_raises_is_raised_at_its_place_and_the_others_come(num_wor
     assert same(list(batches), expected[3:])
 
 
-def test_the_first_sample_may_be_the_one_that_raises():
+def test_the_first_sample_may_raise():
     batches = iter(Loader(Failing((0,)), 4, num_workers=1))
     with pytest.raises(ValueError, match="0 is torn"):
         next(batches)
@@ -45,15 +45,15 @@ def test_a_worker_names_the_sample_and_its_file():
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take notes since Python 3.11")
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
-def test_without_workers_a_note_below_the_exception_names_the_sample(collate_fn):
+def test_without_workers_a_note_on_the_exception_names_the_sample(collate_fn):
     with pytest.raises(ValueError, match="9 is torn") as raised:
         list(Loader(Failing((9,)), 4, collate_fn=collate_fn))
     assert str(raised.value) == "9 is torn"
-    assert raised.value.__notes__ == ["while making sample 9"]
+    assert raised.value.__notes__ == ["while building sample 9"]
 
 
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
-def test_a_sample_is_replaced_by_one_of_its_batch_whoever_makes_it(collate_fn):
+def test_a_sample_is_replaced_by_one_of_its_batch_for_any_number_of_workers(collate_fn):
     found = []
     for num_workers in (0, 1, 2):
         torch.manual_seed(0)
@@ -83,7 +83,7 @@ def test_a_large_sample_that_fails_is_raised_or_replaced():
     assert all(torch.equal(large[:, 0, 0], sample[1] / 3) for sample, large in batches)
 
 
-def test_a_batch_without_another_sample_raises_all_the_same():
+def test_a_batch_without_another_sample_raises():
     with pytest.raises(ValueError, match="3 is torn"):
         list(Loader(Failing((3,)), 1, on_error="replace"))
 
@@ -96,7 +96,7 @@ def test_too_many_replaced_samples_are_an_error():
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
 def test_a_killed_worker_is_reported_with_its_signal_and_its_sample(collate_fn):
     began = time.monotonic()
-    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while making sample 17") as raised:
+    with pytest.raises(WorkerDiedError, match=r"killed by signal: SIGKILL.*while building sample 17") as raised:
         list(Loader(Dying(17, signal.SIGKILL), 4, num_workers=2, collate_fn=collate_fn))
     assert isinstance(raised.value, RuntimeError) and "DataLoader worker (pid " in str(raised.value)
     assert time.monotonic() - began < 30  # not a hang
@@ -113,7 +113,7 @@ def test_a_worker_that_exits_is_reported_with_its_code():
         list(Loader(Leaving(), 4, num_workers=1))
 
 
-def test_a_slow_batch_is_a_timeout():
+def test_a_slow_batch_times_out():
     class Slow(Nested):
         def __getitem__(self, index):
             time.sleep(0.5)
@@ -123,7 +123,7 @@ def test_a_slow_batch_is_a_timeout():
         next(iter(Loader(Slow(), 1, num_workers=1, timeout=0.05)))
 
 
-def test_an_empty_batch_raises_at_its_place_and_the_others_come():
+def test_an_empty_batch_raises_in_order_and_the_other_batches_follow():
     for num_workers in (0, 1):
         batches = iter(Loader(Nested(), batch_sampler=[[1], [], [2]], num_workers=num_workers))
         assert next(batches)[1].tolist() == [1]
@@ -132,7 +132,7 @@ def test_an_empty_batch_raises_at_its_place_and_the_others_come():
         assert [batch[1].tolist() for batch in batches] == [[2]]
 
 
-def test_a_slow_first_sample_does_not_hold_up_the_others():
+def test_a_slow_first_sample_does_not_delay_the_others():
     class SlowFirst(Nested):
         def __getitem__(self, index):
             if index == 0:
@@ -153,13 +153,13 @@ def test_worker_init_fn_that_raises_is_raised():
         list(Loader(Nested(), 4, num_workers=1, worker_init_fn=fail))
 
 
-def test_a_batch_that_cannot_be_sent_says_so():
+def test_a_batch_that_cannot_be_sent_raises():
     with pytest.raises(Exception, match="pickle"):
         list(Loader(Nested(), 4, num_workers=1, collate_fn=lambda samples: lambda: samples))
 
 
 @pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_loop_that_is_left_leaves_nothing(persistent_workers):
+def test_leaving_the_loop_releases_everything(persistent_workers):
     loader = Loader(Nested(400), 4, num_workers=2, persistent_workers=persistent_workers)
     for _ in loader:
         break
@@ -170,20 +170,20 @@ def test_a_loop_that_is_left_leaves_nothing(persistent_workers):
     assert len(list(loader)) == 100
 
 
-def test_an_exception_in_the_loop_leaves_nothing():
+def test_an_exception_in_the_loop_releases_everything():
     with pytest.raises(ZeroDivisionError):
         for _ in Loader(Nested(), 4, num_workers=2):
             1 / 0  # noqa: B018
 
 
-def test_workers_that_stay_begin_the_next_epoch_anew():
+def test_persistent_workers_start_a_new_epoch():
     loader = Loader(Nested(), 4, num_workers=2, persistent_workers=True)
     expected = list(DataLoader(Nested(), 4))
     next(iter(loader))
     assert same(list(loader), expected) and same(list(loader), expected)
 
 
-def test_two_loaders_may_be_read_in_turn():
+def test_two_loaders_may_be_read_alternately():
     one, other = Loader(Nested(), 4, num_workers=1), Loader(Nested(), 8, num_workers=1)
     pairs = list(zip(one, other))
     assert len(pairs) == 6 and pairs[0][0][1].tolist() == [0, 1, 2, 3]
@@ -200,7 +200,7 @@ def test_a_loader_may_be_used_within_a_worker():
     assert torch.cat(list(Loader(Outer(), 3, num_workers=1))).tolist() == [list(range(k, k + 6)) for k in range(3)]
 
 
-def test_threads_give_the_same_batches_as_processes_where_nothing_draws():
+def test_threads_give_the_same_batches_as_processes_without_random_draws():
     loader = Loader(Nested(), 4, shuffle=True, num_workers=2, workers="threads", generator=torch.Generator())
     expected = list(Loader(Nested(), 4, shuffle=True, generator=torch.Generator()))
     assert same(list(loader), expected)
@@ -209,7 +209,7 @@ def test_threads_give_the_same_batches_as_processes_where_nothing_draws():
     gc.collect()
 
 
-def test_threads_leave_the_training_loops_generators_alone():
+def test_threads_do_not_change_the_training_loops_generators():
     torch.manual_seed(0)
     loader = Loader(Drawing(), 4, num_workers=2, workers="threads", generator=torch.Generator())
     batches = iter(loader)
@@ -219,7 +219,7 @@ def test_threads_leave_the_training_loops_generators_alone():
     assert len(list(loader)) == 11
 
 
-def test_threads_end_with_their_loop():
+def test_threads_exit_with_their_loop():
     loader = Loader(Nested(400), 4, num_workers=2, workers="threads")
     batches = iter(loader)
     next(batches)
@@ -228,7 +228,7 @@ def test_threads_end_with_their_loop():
     gc.collect()
 
 
-def test_the_rest_of_a_batch_stands_in_for_a_sample_and_never_itself():
+def test_a_substitute_is_another_sample_of_the_same_batch():
     assert {substitute([1, 2, 3], 0, attempt, 5) for attempt in range(10)} == {2, 3}
     assert substitute([1], 0, 0, 5) is None
     assert substitute([1, 2], 0, 10, 5) is None
@@ -248,6 +248,6 @@ def test_a_path_is_found_through_subsets_and_concatenations():
     assert path_of(Drawing(), 0) is None
 
 
-def test_an_end_is_told_in_words():
+def test_a_process_exit_is_described():
     assert describe_exit(7, -9).startswith("(pid 7) is killed by signal: SIGKILL (the system")
     assert describe_exit(7, 2) == "(pid(s) 7) exited unexpectedly with code 2"

@@ -1,4 +1,4 @@
-"""Batches for those who train with something else: NumPy views, and DLPack for JAX and TensorFlow."""
+"""Batches for other frameworks: NumPy views, and DLPack for JAX and TensorFlow."""
 
 import numpy as np
 import pytest

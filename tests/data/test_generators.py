@@ -1,4 +1,4 @@
-"""Whether anybody drew, and seeds that depend on nothing but (seed, epoch, index)."""
+"""Detection of random draws, and seeds that depend only on (seed, epoch, index)."""
 
 import random
 
@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.data.generators import has_cached_normal, kept, mix, restore, sample_seed, seed_generators, snapshot
+from hasten.data.generators import (
+    has_cached_normal,
+    mix,
+    preserve_generators,
+    restore,
+    sample_seed,
+    seed_generators,
+    snapshot,
+)
 
 DRAWS = {
     "torch": lambda: torch.rand(1),
@@ -19,7 +27,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_every_draw_is_seen_and_can_be_taken_back(draw):
+def test_every_draw_is_detected_and_can_be_undone(draw):
     seed_generators(3)
     before = snapshot()
     draw()
@@ -31,14 +39,14 @@ def test_every_draw_is_seen_and_can_be_taken_back(draw):
     assert (torch.rand(1), random.random(), np.random.rand()) == expected
 
 
-def test_nothing_drawn_is_nothing_seen():
+def test_no_draw_leaves_the_snapshot_equal():
     before = snapshot()
     torch.ones(3).sum(), np.zeros(3), sorted([2, 1])
     assert snapshot() == before
 
 
 @pytest.mark.parametrize("other", [np.random.PCG64, np.random.Philox])
-def test_another_generator_behind_numpys_functions_is_watched_too(other):
+def test_another_bit_generator_behind_numpys_functions_is_supported(other):
     known = np.random.get_bit_generator()
     np.random.set_bit_generator(other(1))
     try:
@@ -52,24 +60,24 @@ def test_another_generator_behind_numpys_functions_is_watched_too(other):
         np.random.set_bit_generator(known)
 
 
-def test_a_normal_number_made_ahead_is_known_and_kept():
+def test_a_cached_normal_number_is_detected_and_preserved():
     np.random.seed(1)
     assert not has_cached_normal()
     np.random.randn()
     assert has_cached_normal()
-    with kept():
+    with preserve_generators():
         seed_generators(5)
         assert not has_cached_normal()
     assert has_cached_normal()
 
 
-def test_what_is_drawn_from_is_told_and_can_be_seeded_alone():
+def test_used_generators_are_named_and_can_be_seeded_separately():
     before = snapshot()
     seed_generators(5, {"numpy", "python"})
     assert before.moved(snapshot()) == {"numpy", "python"}
 
 
-def test_a_normal_number_that_was_ahead_stays_where_numpy_did_not_move():
+def test_a_cached_normal_number_is_preserved_if_numpy_was_not_used():
     np.random.seed(1)
     np.random.randn()
     before = snapshot()
@@ -78,7 +86,7 @@ def test_a_normal_number_that_was_ahead_stays_where_numpy_did_not_move():
     assert has_cached_normal()
 
 
-def test_seeds_differ_by_each_of_their_parts_and_by_their_order():
+def test_seeds_depend_on_each_part_and_on_their_order():
     seeds = {mix(*parts) for parts in [(1, 2, 3), (1, 3, 2), (0, 2, 3), (1, 2), (1, 2, 3, 0), (1, 2, -3)]}
     assert len(seeds) == 6 and all(0 <= seed < 1 << 64 for seed in seeds)
 

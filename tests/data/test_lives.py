@@ -1,4 +1,4 @@
-"""The training process forks, is told to stop, dies or simply ends: nothing of the loader stays, nothing is mixed up."""
+"""The training process forks, is interrupted, dies or exits: nothing of the loader is left behind or mixed up."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def run(script):
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
 
 
-def test_workers_that_somebody_else_waits_for_do_no_harm(tmp_path):
+def test_workers_reaped_by_other_code_do_no_harm(tmp_path):
     script = write(
         tmp_path,
         "import signal, torch\n"
@@ -36,7 +36,7 @@ def test_workers_that_somebody_else_waits_for_do_no_harm(tmp_path):
     assert (done.stdout, done.returncode) == ("5\n5\n", 0), done.stderr
 
 
-def test_a_fork_of_the_training_process_has_its_own_batches(tmp_path):
+def test_a_fork_of_the_training_process_has_separate_batches(tmp_path):
     script = write(
         tmp_path,
         "import os, torch\n"
@@ -58,7 +58,7 @@ def test_a_fork_of_the_training_process_has_its_own_batches(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_parents_death_ends_the_workers(tmp_path):
+def test_workers_exit_when_the_parent_dies(tmp_path):
     script = write(
         tmp_path,
         "import os, signal, sys, torch\n"
@@ -80,7 +80,7 @@ def test_the_parents_death_ends_the_workers(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["pass", "del it", "sys.exit(3)", "raise KeyError('mine')"])
-def test_a_process_may_end_at_any_time_without_a_word_of_ours(tmp_path, ending):
+def test_a_process_may_exit_at_any_time_without_extra_output(tmp_path, ending):
     script = write(
         tmp_path,
         "import sys, torch\n"
@@ -98,7 +98,7 @@ def test_a_process_may_end_at_any_time_without_a_word_of_ours(tmp_path, ending):
     assert "hasten" not in done.stderr
 
 
-def test_ctrl_c_is_the_loops_and_ends_the_workers(tmp_path):
+def test_ctrl_c_reaches_the_loop_and_stops_the_workers(tmp_path):
     script = write(
         tmp_path,
         "import time, torch\n"
@@ -119,7 +119,7 @@ def test_ctrl_c_is_the_loops_and_ends_the_workers(tmp_path):
     assert said.count("Traceback") == 1 and "KeyboardInterrupt" in said
 
 
-def test_a_forked_child_starts_workers_of_its_own(tmp_path):
+def test_a_forked_child_starts_its_own_workers(tmp_path):
     script = write(
         tmp_path,
         "import os, torch\n"

@@ -1,4 +1,4 @@
-"""The same arguments, the same batches in the same order: hasten.Loader beside torch's DataLoader."""
+"""Same arguments, same batches in the same order: hasten.Loader compared with torch's DataLoader."""
 
 import dataclasses
 import random
@@ -34,7 +34,7 @@ from hasten.errors import DeviceError
 
 
 def both(dataset, seed=0, **arguments):
-    """All batches of two epochs by torch and by us, and a number drawn after them."""
+    """Return all batches of two epochs from both loaders, and a number drawn after them."""
     found = []
     for kind in (DataLoader, Loader):
         torch.manual_seed(seed)
@@ -107,7 +107,7 @@ def test_with_workers_every_grid_of_arguments_gives_torchs_batches(
     ],
     ids=lambda arguments: "-".join(arguments),
 )
-def test_samplers_of_every_kind_are_followed(arguments, num_workers):
+def test_every_kind_of_sampler_is_supported(arguments, num_workers):
     class Listed(Dataset):
         def __len__(self):
             return 12
@@ -166,7 +166,7 @@ class Custom(dict):
     ],
     ids=repr,
 )
-def test_a_sample_of_any_nest_is_collated_as_torch_does_it(sample):
+def test_nested_samples_are_collated_like_torch(sample):
     class Constant(Dataset):
         def __len__(self):
             return 5
@@ -184,7 +184,7 @@ def test_a_sample_of_any_nest_is_collated_as_torch_does_it(sample):
         assert same(list(Loader(Constant(), 2, num_workers=num_workers)), expected)
 
 
-def test_dataclasses_are_nests_too():
+def test_dataclasses_are_collated_too():
     class Pairs(Dataset):
         def __len__(self):
             return 3
@@ -196,7 +196,7 @@ def test_dataclasses_are_nests_too():
     assert type(first) is Pair and first.left.tolist() == [[0, 0], [1, 1]] and second.right.tolist() == [2]
 
 
-def test_samples_of_unequal_shape_raise_what_torch_raises():
+def test_samples_of_unequal_shape_raise_torchs_error():
     class Growing(Dataset):
         def __len__(self):
             return 4
@@ -210,7 +210,7 @@ def test_samples_of_unequal_shape_raise_what_torch_raises():
         assert [len(batch[0]) for batch in Loader(Growing(), 1, num_workers=num_workers)] == [1, 2, 3, 4]
 
 
-def test_samples_whose_parts_differ_are_collated_all_the_same():
+def test_samples_with_different_structures_are_collated():
     class Mixed(Dataset):
         def __len__(self):
             return 6
@@ -224,7 +224,7 @@ def test_samples_whose_parts_differ_are_collated_all_the_same():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataset_that_makes_whole_batches_is_asked_for_them(num_workers):
+def test_getitems_is_called_for_whole_batches(num_workers):
     class Batches(Dataset):
         def __len__(self):
             return 10
@@ -247,29 +247,29 @@ def test_batches_do_not_depend_on_the_number_of_workers():
     assert same(found[0], found[1]) and same(found[0], found[2])
 
 
-def test_two_epochs_draw_differently_and_so_do_two_samples():
+def test_epochs_and_samples_draw_different_numbers():
     [first], [second] = (list(loader) for loader in [Loader(Drawing(40), 40)] * 2)
     assert not torch.equal(first[1], second[1])
     assert len({tuple(row.tolist()) for row in first[1]}) == 40
 
 
-def test_a_repeated_index_draws_anew():
+def test_a_repeated_index_draws_different_numbers():
     [batch] = Loader(Drawing(), 4, sampler=[3, 3, 3, 3])
     assert len({tuple(row.tolist()) for row in batch[1]}) == 4
 
 
-def test_the_generators_of_the_training_loop_are_left_alone():
+def test_the_training_loops_generators_are_unchanged():
     torch.manual_seed(1)
     np.random.seed(1)
     random.seed(1)
-    np.random.randn()  # leaves a second normal number ready
+    np.random.randn()  # NumPy caches a second normal number
     states = random.getstate(), np.random.get_state()
     list(Loader(Drawing(), 4, generator=torch.Generator().manual_seed(0)))
     assert random.getstate() == states[0]
     assert all(np.array_equal(one, other) for one, other in zip(np.random.get_state(), states[1]))
 
 
-def test_a_normal_number_that_a_sample_left_over_is_not_the_training_loops():
+def test_a_sample_does_not_leave_a_cached_normal_number_to_the_training_loop():
     class Normal(Dataset):
         def __len__(self):
             return 8
@@ -285,7 +285,7 @@ def test_a_normal_number_that_a_sample_left_over_is_not_the_training_loops():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_torchs_seed_is_the_samples_own_though_it_is_only_read(num_workers):
+def test_torchs_initial_seed_is_the_samples_seed_even_if_only_read(num_workers):
     class Reading(Dataset):
         def __len__(self):
             return 24
@@ -300,7 +300,7 @@ def test_torchs_seed_is_the_samples_own_though_it_is_only_read(num_workers):
     assert len({int(seed) for _, seeds in ours for seed in seeds}) > 4
 
 
-def test_a_random_dataset_that_draws_seldom_is_seeded_too():
+def test_a_dataset_that_rarely_draws_is_seeded_too():
     class Seldom(Dataset):
         def __len__(self):
             return 30
@@ -318,7 +318,7 @@ def test_a_random_dataset_that_draws_seldom_is_seeded_too():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_generator_that_is_drawn_from_late_is_seeded_from_then_on(num_workers):
+def test_a_generator_first_used_late_is_seeded_from_then_on(num_workers):
     class Late(Dataset):
         def __len__(self):
             return 30
@@ -339,7 +339,7 @@ def test_a_generator_that_is_drawn_from_late_is_seeded_from_then_on(num_workers)
     assert same([batch[3] for batch in late[4:]], [batch[3] for batch in always[4:]])
 
 
-def test_workers_know_who_they_are():
+def test_workers_have_worker_info():
     class Who(Dataset):
         def __len__(self):
             return 6
@@ -368,7 +368,7 @@ def test_worker_init_fn_is_called_in_each_worker():
     assert set(values.tolist()) <= {100, 101}
 
 
-def test_an_iterable_dataset_is_torchs_and_it_is_said_once():
+def test_an_iterable_dataset_falls_back_to_torch_with_one_warning():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(5))
@@ -406,17 +406,17 @@ def test_frameworks_find_a_dataloader_with_its_attributes():
     ],
     ids=str,
 )
-def test_an_argument_that_makes_no_sense_is_refused_at_once(arguments):
+def test_an_invalid_argument_raises_at_once(arguments):
     with pytest.raises(ValueError):
         Loader(Nested(), **arguments)
 
 
-def test_out_of_order_batches_all_come():
+def test_all_batches_arrive_out_of_order():
     loader = Loader(Nested(), 4, num_workers=2, in_order=False)
     assert sorted(index for batch in loader for index in batch[1].tolist()) == list(range(41))
 
 
-def test_the_last_batch_may_be_kept_and_changed_while_others_come():
+def test_a_batch_may_be_stored_and_modified_while_others_arrive():
     kept = list(Loader(Nested(200), 4, num_workers=2))
     kept[0][0].add_(1000)
     assert same(kept[1:], list(DataLoader(Nested(200), 4))[1:])
@@ -440,7 +440,7 @@ def test_a_loader_can_be_copied_and_sent():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_classes_within_functions_may_be_in_samples(num_workers):
+def test_samples_may_contain_local_classes(num_workers):
     Local = namedtuple("Local", "x")
 
     class Locals(Dataset):
@@ -483,7 +483,7 @@ def test_the_rarer_dtypes_pass_through(dtype):
         assert [(batch.dtype, tuple(batch.shape)) for batch in batches] == [(dtype, (2, 3))] * 2
 
 
-def test_a_very_large_batch_is_made_in_few_messages():
+def test_a_very_large_batch_takes_few_messages():
     class Range(Dataset):
         def __len__(self):
             return 70_000
@@ -518,14 +518,14 @@ def test_samples_of_many_shapes_are_collated_in_the_workers():
         assert same(list(Loader(Scales(), 4, num_workers=num_workers)), list(DataLoader(Scales(), 4)))
 
 
-@pytest.mark.parametrize("odd", [(), (0, 5, 13)], ids=["alike", "some made otherwise"])
-def test_large_samples_are_collated_as_small_ones_are(odd):
+@pytest.mark.parametrize("odd", [(), (0, 5, 13)], ids=["alike", "some with another structure"])
+def test_large_samples_are_collated_like_small_ones(odd):
     dataset = Large(Nested(), is_odd=lambda index: index in odd)
     for num_workers in (0, 2):
         assert same(list(Loader(dataset, 7, num_workers=num_workers)), list(DataLoader(dataset, 7)))
 
 
-def test_large_samples_draw_what_they_draw_whoever_makes_them():
+def test_large_samples_draw_the_same_numbers_for_any_number_of_workers():
     expected = None
     for num_workers in (0, 1, 2):
         torch.manual_seed(0)
@@ -537,12 +537,12 @@ def test_large_samples_draw_what_they_draw_whoever_makes_them():
 @pytest.mark.parametrize(
     "arguments", [{"cache": "lots"}, {"num_workers": "automatic"}, {"max_error_rate": 5.0}], ids=str
 )
-def test_a_setting_that_makes_no_sense_is_refused_at_once(arguments):
+def test_an_invalid_option_raises_at_once(arguments):
     with pytest.raises(ValueError):
         Loader(Nested(), **arguments)
 
 
-def test_a_dataclass_that_default_collate_was_taught_is_collated_as_it_was_taught(monkeypatch):
+def test_a_dataclass_registered_with_default_collate_uses_the_registered_function(monkeypatch):
     monkeypatch.setitem(default_collate_fn_map, Pair, lambda batch, *, collate_fn_map=None: "as taught")
 
     class Pairs(Dataset):
@@ -555,9 +555,9 @@ def test_a_dataclass_that_default_collate_was_taught_is_collated_as_it_was_taugh
     assert list(Loader(Pairs(), 2)) == list(DataLoader(Pairs(), 2)) == ["as taught"]
 
 
-def test_a_device_that_is_not_there_is_said_in_one_line():
+def test_a_missing_device_raises_a_clear_error():
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("needs a machine without this device")
     with pytest.raises(DeviceError, match="leave device out"):
         next(iter(Loader(Nested(), 4, device="cuda")))
     with pytest.raises(DeviceError, match="leave device out"):

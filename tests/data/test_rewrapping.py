@@ -1,4 +1,4 @@
-"""Frameworks take a loader apart and make it anew."""
+"""Frameworks that recreate a loader from its attributes."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from hasten.data.loader import Loader
 
 
-def test_lightning_makes_the_same_kind_of_loader_with_the_same_arguments():
+def test_lightning_recreates_the_loader_with_the_same_arguments():
     data = pytest.importorskip("lightning.fabric.utilities.data")
     loader = Loader(Nested(), 4, num_workers=2, pixels="close", on_error="replace", workers="processes")
     sampler = torch.utils.data.SequentialSampler(range(20))

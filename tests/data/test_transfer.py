@@ -1,15 +1,15 @@
-"""Batches for a device that has no streams cross at once."""
+"""Batches for a device without streams are copied synchronously."""
 
 import torch
 
 from hasten.data.epoch.transfer import Direct, transfer_to
 
 
-def test_a_batch_that_stays_is_not_sent():
+def test_without_a_device_there_is_no_transfer():
     assert transfer_to(None) is None
 
 
-def test_a_device_without_streams_gets_its_batch_at_once(monkeypatch):
+def test_a_device_without_streams_gets_its_batch_synchronously(monkeypatch):
     monkeypatch.setattr("hasten.devices.accelerator.has_streams", lambda device: False)
     transfer = transfer_to(torch.device("cpu"))
     assert isinstance(transfer, Direct)

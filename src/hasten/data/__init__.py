@@ -1,1 +1,1 @@
-"""From the order of samples to a batch on the device."""
+"""Data loading: from sample order to batches on the device."""

@@ -1,11 +1,11 @@
-"""The global generators that datasets draw from, and seeds as a function of (seed, epoch, index).
+"""The global random generators that datasets draw from, and seeds as a function of (seed, epoch, index).
 
-The states of torch's generator on the CPU, NumPy's legacy one and `random`'s are read cheaply enough to ask after every batch
-whether anybody drew. Asking them by their own methods takes 35 us, for `random` and NumPy write 625 numbers out one by one.
-Their states lie in memory as they are; where this Python and this NumPy keep them where they were looked for, 3 us do.
+After every batch, hasten checks whether torch's CPU generator, NumPy's legacy generator or `random` was drawn from. Their own
+`get_state` methods take 35 us, because `random` and NumPy convert 625 numbers one by one. Reading the states straight from
+memory takes 3 us, where this Python and this NumPy store them at the expected place.
 
 Seeds are mixed by the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014): a sample draws the same, whoever makes it, and when.
+OOPSLA 2014): a sample draws the same numbers whichever worker builds it, and whenever.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-MT_BYTES = 625 * 4  # a Mersenne twister: 624 words, and which of them is next
+MT_BYTES = 625 * 4  # a Mersenne twister: 624 words and the position of the next one
 
 
 class Snapshot(NamedTuple):
-    """The states of torch's, Python's and NumPy's generator. Equal to another when nothing was drawn in between.
+    """The states of torch's, Python's and NumPy's generators. Two snapshots are equal if nothing was drawn in between.
 
-    One draw goes unseen: of a single normal number that NumPy has made ahead (`has_cached_normal`).
+    One draw goes undetected: a normal number that NumPy had computed in advance (`has_cached_normal`).
     """
 
     torch: bytes
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
     numpy: Any
 
     def moved(self, later: Snapshot) -> frozenset[str]:
-        """Which of them, by these names, were drawn from until then."""
+        """Return the names of the generators that were drawn from between this snapshot and `later`."""
         return frozenset(name for name, one, other in zip(self._fields, self, later) if one != other)
 
 
@@ -45,12 +45,12 @@ ALL = frozenset(Snapshot._fields)
 
 
 def snapshot() -> Snapshot:
-    """The states now."""
+    """Return the current states."""
     return Snapshot(torch.default_generator.get_state().numpy().tobytes(), _python.read(), _numpy_state())
 
 
 def restore(states: Snapshot) -> None:
-    """Put them back. Where NumPy's had moved, what it has made ahead meanwhile is dropped."""
+    """Restore the states. If NumPy's has changed, its cached normal number is dropped."""
     torch.default_generator.set_state(torch.frombuffer(bytearray(states.torch), dtype=torch.uint8))
     _python.write(states.python)
     if states.numpy == _numpy_state():
@@ -64,9 +64,9 @@ def restore(states: Snapshot) -> None:
 
 
 def seed_generators(seed: int, which: Collection[str] = ALL) -> None:
-    """Seed all three, or `which` of them: torch's takes 1 us, the other two take 7.
+    """Seed the global generators named in `which` (all three by default).
 
-    `torch.manual_seed` would see to every device as well, and takes 70 us.
+    torch's takes 1 us, the other two take 7 us. `torch.manual_seed` would also seed every device, and takes 70 us.
     """
     if "torch" in which:
         torch.default_generator.manual_seed(seed)
@@ -77,8 +77,8 @@ def seed_generators(seed: int, which: Collection[str] = ALL) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Generator[None]:
-    """Leave them as they were found."""
+def preserve_generators() -> Generator[None]:
+    """Restore the three global generators at the end of the block."""
     states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:
         yield
@@ -89,7 +89,7 @@ def kept() -> Generator[None]:
 
 
 def has_cached_normal() -> bool:
-    """Whether NumPy's generator has a normal number made ahead."""
+    """Whether NumPy's generator has a normal number computed in advance."""
     return bool(_numpy_state_by_name()["has_gauss"])
 
 
@@ -106,16 +106,16 @@ def _numpy_state() -> object:
     generator = _numpy_generator()
     if type(generator) is np.random.MT19937:
         return ctypes.string_at(generator.ctypes.state_address, MT_BYTES)
-    return _Comparable(generator.state)  # the user has put another in
+    return _Comparable(generator.state)  # the user has set another bit generator
 
 
 class _Comparable(dict[str, Any]):
-    """A state whose arrays are compared by value."""
+    """A state whose arrays compare by value."""
 
     def __eq__(self, other: object) -> bool:
         return repr(self) == repr(other)
 
-    def __ne__(self, other: object) -> bool:  # dict has one of its own
+    def __ne__(self, other: object) -> bool:  # dict defines its own
         return not self == other
 
     __hash__ = None  # type: ignore[assignment]
@@ -149,7 +149,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mix(*parts: int) -> int:
-    """One 64-bit seed of several whole numbers; their order counts."""
+    """Mix several integers into one 64-bit seed; their order matters."""
     state = 0
     for part in parts:
         state = (state + GOLDEN + (part & MASK)) & MASK
@@ -160,7 +160,7 @@ def mix(*parts: int) -> int:
 
 
 def sample_seed(epoch_seed: int, index: Any, occurrence: int) -> int:
-    """The seed of a sample: of its index, and of how often that came before in the epoch."""
+    """Return the seed of a sample, given its index and how often that index occurred before in the epoch."""
     try:
         number = operator.index(index)  # an int, NumPy's or a tensor's
     except TypeError:

@@ -1,6 +1,6 @@
-"""`hasten.Loader`: a DataLoader that takes torch's arguments and gives the same batches.
+"""`hasten.Loader`: a DataLoader that takes torch's arguments and returns the same batches.
 
-What it does not support goes to torch's own iterator, which is logged once.
+For datasets or platforms it does not support, it falls back to torch's own iterator and warns once.
 """
 
 from __future__ import annotations
@@ -34,26 +34,31 @@ T = TypeVar("T", covariant=True)
 
 
 class Loader(DataLoader[T], Generic[T]):
-    """A drop-in for `torch.utils.data.DataLoader`: the same arguments, the same batches in the same order.
+    """A drop-in replacement for `torch.utils.data.DataLoader`: same arguments, same batches in the same order.
 
-    Beyond DataLoader's own arguments:
+    Random transforms draw from generators seeded by (seed, epoch, index), so batches do not depend on `num_workers`. The
+    seed is drawn as DataLoader draws it: from `generator`, or from torch's global generator.
 
-    num_workers: besides a number, "auto": as many as there are cores, corrected while the epoch runs by who waits for
-        whom, as is the number of batches ahead.
-    device: where the batches are wanted. On a CUDA device the next one crosses while this one trains.
-    cache: memory for what libraries read, decode and resize: bytes, "8 GiB", "50%" of what is available, or "auto", half
-        of that. One copy for all workers. None caches nothing. Your dataset's own code always runs.
-    disk_cache: the same on the local disk, kept from one run to the next.
-    pixels: "identical" gives images Pillow's own pixels; "close" keeps within 1/255 of them, in less time; "any"
-        decodes whatever is fastest.
-    workers: "processes"; or "threads", on your word that the dataset and its transforms are safe in threads; or "auto":
-        threads where every piece is known to be safe in them and leaves the interpreter lock free long enough.
-    on_error: what becomes of a sample that raises. "raise" lets the exception pass; "replace" puts another sample of
-        the same batch in its place, the same one every time, and counts it.
-    max_error_rate: the share of replaced samples above which SampleRateError is raised.
+    Args:
+        num_workers: a number, or "auto": start with one worker per core, then adjust the number of workers and of
+            prefetched batches during the epoch according to whether the workers or the training loop wait.
+        device: the device the batches should be on. On a CUDA device, the next batch is copied while this one trains.
+        cache: memory for what libraries read, decode and resize: bytes, "8 GiB", "50%" of available memory, or "auto"
+            (half of it). All workers share one copy. None disables the cache. Your dataset's own code always runs.
+        disk_cache: the same on the local disk, reused from one run to the next.
+        pixels: "identical" returns Pillow's exact pixels; "close" stays within 1/255 of them and takes less time; "any"
+            decodes with whatever is fastest.
+        workers: "processes"; "threads", if you know that the dataset and its transforms are thread-safe; or "auto": use
+            threads if every part is known to be thread-safe and releases the interpreter lock long enough.
+        on_error: what to do with a sample that raises. "raise" propagates the exception; "replace" substitutes another
+            sample of the same batch, always the same one, and counts it.
+        max_error_rate: the fraction of replaced samples above which SampleRateError is raised.
 
-    Random transforms draw from generators that are seeded by (seed, epoch, index), so batches do not depend on
-    `num_workers`. The seed is drawn as DataLoader draws it: from `generator`, or from torch's global one.
+    All other arguments are DataLoader's own.
+
+    Raises:
+        ValueError: if an argument is not valid.
+        DeviceError: at `iter()`, if torch does not see `device`.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class Loader(DataLoader[T], Generic[T]):
                 parse_budget(budget, whole=0)
         if not 0.0 <= max_error_rate <= 1.0:
             raise ValueError(f"max_error_rate={max_error_rate!r} is not valid: use a number from 0 to 1")
-        # Frameworks that make a loader anew read each argument from the attribute of its name.
+        # Frameworks that recreate a loader read each argument from the attribute with its name.
         self.device = None if device is None else torch.device(device)
         self.cache = cache
         self.disk_cache = disk_cache
@@ -128,7 +133,7 @@ class Loader(DataLoader[T], Generic[T]):
     def _options(self) -> LoaderOptions:
         device = self.device
         if device is not None and device.type != "cpu" and not accelerator.is_available(device):
-            raise DeviceError(f"device='{device}' is wanted, and torch sees no such device: leave device out")
+            raise DeviceError(f"device='{device}' is not available to torch: leave device out")
         return LoaderOptions(
             device=None if device is None or device.type == "cpu" else device,
             cache=self.cache or None,
@@ -141,14 +146,14 @@ class Loader(DataLoader[T], Generic[T]):
         )
 
     def __iter__(self) -> _BaseDataLoaderIter:
-        if self._state.owner != os.getpid():  # workers that stay are the parent's, not a forked child's
+        if self._state.owner != os.getpid():  # persistent workers belong to the parent, not to a forked child
             self._iterator, self._state = None, LoaderState()
         return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._reason is not None:
             warnings.warn(f"hasten.Loader falls back to torch's own DataLoader: {self._reason}", stacklevel=3)
-            self._reason = None  # it is said once
+            self._reason = None  # warn once
         if isinstance(self.dataset, IterableDataset):
             return super()._get_iterator()
         self.check_worker_number_rationality()
@@ -158,7 +163,7 @@ class Loader(DataLoader[T], Generic[T]):
         return BatchIterator(self, self._options(), self._state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What an epoch has opened stays here: a copy of a loader, or one in another process, begins anew.
+        # Open resources stay in this object: a copy of a loader, or one in another process, starts from scratch.
         return vars(self) | {"_iterator": None, "_state": LoaderState()}
 
     def _collates_plainly(self) -> bool:
@@ -166,35 +171,41 @@ class Loader(DataLoader[T], Generic[T]):
 
     @property
     def forecast(self) -> Forecast | None:
-        """What the cache will hold; None before the first samples are made, and where there is no cache."""
+        """Forecast of what the cache will hold; None before the first samples are built, or without a cache."""
         return self._state.forecast
 
     def numpy(self) -> Iterator[Any]:
-        """The batches of an epoch with NumPy arrays, which are views of the same memory, in the tensors' place."""
+        """Iterate over an epoch's batches with NumPy arrays in place of tensors; they are views of the same memory."""
         for batch in self:
             yield map_tensors(batch, lambda tensor: tensor.numpy())
 
     def stats(self) -> LoaderStats:
-        """What was done since this loader was made; by the cache, since it was: it serves every loader of its dataset."""
+        """Return this loader's counts since it was created.
+
+        Cache counts start at the creation of the cache, which all loaders of a dataset share.
+        """
         return self._state.counts.stats(num_workers=self.num_workers, cache=self._state.cache_counts())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the epoch the loop is: behind the batch that it was given last."""
+        """Return the position in the epoch: after the batch last returned to the training loop."""
         return to_state(self._state.position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state at the next `iter()`, without making the samples that came before it.
+        """Resume from a saved position at the next `iter()`, without building the samples before it.
 
-        The number of workers may be another than when it was saved. Raises StateError.
+        The number of workers may differ from the saved run's.
+
+        Raises:
+            StateError: if `state` is not valid for this loader.
         """
         self._state.resumed = from_state(state, batch_size=self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler, the batch sampler and the dataset which epoch begins, as far as they want to know."""
+        """Pass the epoch number to the sampler, the batch sampler and the dataset if they define `set_epoch`."""
         for part in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+            set_epoch = getattr(part, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
 
 
 def _check(name: str, value: object, known: tuple[str, ...]) -> None:

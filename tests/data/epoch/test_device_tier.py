@@ -1,4 +1,4 @@
-"""Images that stay on the device: the same batches to the bit, whatever happens to files, transforms and memory."""
+"""Images cached on the device: bit-identical batches, whatever happens to files, transforms and memory."""
 
 import gc
 import logging
@@ -72,7 +72,7 @@ NUM_FILES = 12
 def images_are_moved_at_once(monkeypatch):
     monkeypatch.setattr(keys, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(device_tier, "FILL_SHARE", 1e6)
-    monkeypatch.setattr(device_tier, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(device_tier, "MAX_FILL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def tier_of(loader):
     return tier
 
 
-# The host's part, on any machine
+# On the host, on any machine
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_what_is_cut_from_a_prepared_image_is_what_the_transforms_make_of_it(name):
+def test_a_crop_of_a_prepared_image_equals_the_transforms_result(name):
     pipeline = compile_transforms(LISTS[name], pixels="identical")
     assert pipeline.only_cuts
     for seed in range(20):
@@ -133,7 +133,7 @@ def test_what_is_cut_from_a_prepared_image_is_what_the_transforms_make_of_it(nam
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_does_more_than_to_cut_is_not_cut(name):
+def test_a_pipeline_that_does_more_than_crop_and_flip_is_not_cropped(name):
     pipeline = compile_transforms(OTHERS[name], pixels="identical")
     assert pipeline is None or not pipeline.only_cuts
     if pipeline is not None and pipeline.scaling is not None:
@@ -141,7 +141,7 @@ def test_what_does_more_than_to_cut_is_not_cut(name):
             pipeline.cut(50, 64, torch.Generator())
 
 
-def test_a_sample_that_is_made_from_another_image_or_not_at_all_is_not_cut(folder):
+def test_a_sample_with_another_image_or_an_error_is_not_cropped(folder):
     dataset = folder_of(folder)
     found = folder_samples(dataset, pixels="identical")
     key = found.key_to_cut(3)
@@ -163,7 +163,7 @@ def test_a_center_crop_is_cached_too(folder):
 
 def test_a_device_that_shares_the_hosts_memory_has_no_tier(monkeypatch):
     monkeypatch.setattr("hasten.devices.accelerator.has_streams", lambda device: False)
-    assert device_tier.tier_beside(None, torch.device("cpu")) is None
+    assert device_tier.tier_for(None, torch.device("cpu")) is None
 
 
 def test_without_a_device_there_is_no_tier(folder):
@@ -172,7 +172,7 @@ def test_without_a_device_there_is_no_tier(folder):
     assert [tier.name for tier in loader.stats().cache.tiers] == ["ram"]
 
 
-# The device's part
+# On the device
 
 
 @pytest.mark.gpu
@@ -191,7 +191,7 @@ def test_batches_are_the_same_with_and_without_the_tier(folder, name, workers, s
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_workers_that_stay_and_draws_with_replacement_change_nothing(folder, workers):
+def test_batches_are_the_same_with_persistent_workers_and_replacement(folder, workers):
     dataset = folder_of(folder)
     sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=24)
 
@@ -207,7 +207,7 @@ def test_workers_that_stay_and_draws_with_replacement_change_nothing(folder, wor
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pixels", ["identical", "close"])
-def test_parts_of_several_folders_are_cut_on_the_device(folder, pixels):
+def test_subsets_of_several_folders_are_cropped_on_the_device(folder, pixels):
     one, other = folder_of(folder), folder_of(folder, LISTS["crop and flip"])
     parts = ConcatDataset([Subset(one, [3, 1, 3, 8]), other, Subset(Subset(one, range(6)), [5, 0])])
     expected = epochs_of(loader_of(parts, pixels=pixels))
@@ -216,7 +216,7 @@ def test_parts_of_several_folders_are_cut_on_the_device(folder, pixels):
 
 
 @pytest.mark.gpu
-def test_parts_whose_floats_or_sizes_differ_go_the_usual_way(folder):
+def test_subsets_with_different_scalings_or_sizes_are_built_the_usual_way(folder):
     other = [transforms.Resize(40), *CROPS, transforms.ToTensor()]
     parts = ConcatDataset([folder_of(folder), folder_of(folder, other)])
     loader = loader_of(parts, cache="8 MiB")
@@ -227,7 +227,7 @@ def test_parts_whose_floats_or_sizes_differ_go_the_usual_way(folder):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_transforms_go_the_usual_way(folder, name):
+def test_other_transforms_are_built_the_usual_way(folder, name):
     dataset = folder_of(folder, OTHERS[name])
     expected = epochs_of(loader_of(dataset))
     loader = loader_of(dataset, cache="8 MiB")
@@ -237,7 +237,7 @@ def test_other_transforms_go_the_usual_way(folder, name):
 
 
 def step_by_step(dataset, change, *, after, **arguments):
-    """Four epochs, within which something changes, with and without the tier, side by side."""
+    """Run four epochs in which something changes, with and without the tier."""
     loaders = [
         loader_of(dataset, generator=torch.Generator().manual_seed(1), **arguments, **more)
         for more in ({}, {"cache": "8 MiB"})
@@ -283,7 +283,7 @@ CHANGES = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_within_an_epoch_counts_at_once(folder, name):
+def test_a_change_within_an_epoch_takes_effect_at_once(folder, name):
     steps = [transforms.Resize(40), transforms.RandomCrop(32), transforms.RandomHorizontalFlip(), *FLOATS]
     dataset = folder_of(folder, steps)
     loader, hits = step_by_step(dataset, lambda: CHANGES[name](dataset), after=7)
@@ -293,7 +293,7 @@ def test_a_change_within_an_epoch_counts_at_once(folder, name):
 
 
 @pytest.mark.gpu
-def test_workers_go_on_with_the_dataset_that_they_have(folder):
+def test_workers_continue_with_their_copy_of_the_dataset(folder):
     dataset = folder_of(folder)
     arguments = WORKERS[2] | {"persistent_workers": True}
 
@@ -312,7 +312,7 @@ def test_workers_go_on_with_the_dataset_that_they_have(folder):
 
 
 @pytest.mark.gpu
-def test_the_budget_is_kept_and_what_is_in_stays_in(folder, monkeypatch):
+def test_the_budget_is_respected_and_nothing_is_evicted(folder, monkeypatch):
     whole = loader_of(folder_of(folder), cache="8 MiB")
     epochs_of(whole)
     each = tier_of(whole).num_bytes / NUM_FILES
@@ -329,7 +329,7 @@ def test_the_budget_is_kept_and_what_is_in_stays_in(folder, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_batches_of_a_partly_held_set_are_made_on_the_device_where_all_of_them_is_there(folder, monkeypatch):
+def test_a_batch_is_built_on_the_device_only_if_all_its_images_are_cached(folder, monkeypatch):
     dataset = folder_of(folder)
     monkeypatch.setattr("hasten.devices.accelerator.free_memory", lambda device: 4 * 60_000)
 
@@ -345,7 +345,7 @@ def test_batches_of_a_partly_held_set_are_made_on_the_device_where_all_of_them_i
 
 
 @pytest.mark.gpu
-def test_a_device_without_memory_to_spare_takes_no_more(folder, monkeypatch):
+def test_a_device_that_runs_out_of_memory_takes_no_more(folder, monkeypatch):
     copied = device_tier.copied
     given = []
 
@@ -363,7 +363,7 @@ def test_a_device_without_memory_to_spare_takes_no_more(folder, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_no_more_time_is_taken_than_a_share_of_a_step(folder, monkeypatch):
+def test_filling_takes_at_most_a_fraction_of_a_step(folder, monkeypatch):
     monkeypatch.setattr(device_tier, "FILL_SHARE", 0.0)
     loader = loader_of(folder_of(folder), cache="8 MiB")
     list(loader)
@@ -371,7 +371,7 @@ def test_no_more_time_is_taken_than_a_share_of_a_step(folder, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_nothing_is_left_on_the_device_when_dataset_and_loader_are_gone(folder):
+def test_device_memory_is_released_with_the_dataset_and_the_loader(folder):
     gc.collect()
     before = torch.cuda.memory_allocated()
     dataset = folder_of(folder)
@@ -387,7 +387,7 @@ def test_nothing_is_left_on_the_device_when_dataset_and_loader_are_gone(folder):
 
 
 @pytest.mark.gpu
-def test_a_loader_that_is_made_anew_finds_the_images_of_the_one_before(folder, caplog):
+def test_a_recreated_loader_finds_the_images_of_its_predecessor(folder, caplog):
     dataset = folder_of(folder)
     epochs_of(loader_of(dataset, cache="8 MiB"))
     os.rename(folder / "class0", folder / "gone")  # the links are new, the files are not
@@ -402,7 +402,7 @@ def test_a_loader_that_is_made_anew_finds_the_images_of_the_one_before(folder, c
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_an_epoch_goes_on_in_its_middle_as_ever(folder, workers):
+def test_resuming_mid_epoch_works_with_the_tier(folder, workers):
     dataset = folder_of(folder)
     expected = epochs_of(loader_of(dataset, **workers), 3)
     loader = loader_of(dataset, cache="8 MiB", **workers)
@@ -420,7 +420,7 @@ def test_an_epoch_goes_on_in_its_middle_as_ever(folder, workers):
 
 
 @pytest.mark.gpu
-def test_a_sample_that_cannot_be_made_any_more_raises_or_is_replaced_as_ever(folder):
+def test_a_sample_that_cannot_be_built_any_more_raises_or_is_replaced(folder):
     dataset = folder_of(folder)
     path = Path(dataset.samples[4][0])
     data = path.read_bytes()
@@ -436,7 +436,7 @@ def test_a_sample_that_cannot_be_made_any_more_raises_or_is_replaced_as_ever(fol
     batches, loader = found(cache="8 MiB")
     assert same(batches, expected) and tier_of(loader).num_hits > 0
     assert loader.stats().num_replaced == plain.stats().num_replaced == 2
-    assert loader._state.counts.num_made == plain._state.counts.num_made
+    assert loader._state.counts.num_built == plain._state.counts.num_built
     with pytest.raises(FileNotFoundError):
         list(loader_of(dataset, cache="8 MiB"))
 
@@ -448,7 +448,7 @@ def test_a_sample_that_cannot_be_made_any_more_raises_or_is_replaced_as_ever(fol
     [lambda label: label * 10, lambda label: f"number {label}", lambda label: torch.tensor([label, 0.5])],
     ids=["numbers", "words", "tensors"],
 )
-def test_labels_are_the_datasets_own(folder, of_label, workers):
+def test_labels_equal_the_datasets(folder, of_label, workers):
     dataset = folder_of(folder, target_transform=of_label)
     expected = epochs_of(loader_of(dataset, **workers))
     loader = loader_of(dataset, cache="8 MiB", **workers)
@@ -456,12 +456,14 @@ def test_labels_are_the_datasets_own(folder, of_label, workers):
     for one, other in zip(found, expected):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1]) if isinstance(one[1], torch.Tensor) else one[1] == other[1]
-    are_rows = not isinstance(of_label(0), str)  # torch's default_collate makes a tuple of words: they go to it
+    are_rows = not isinstance(
+        of_label(0), str
+    )  # default_collate turns strings into a tuple, so they are collated by torch
     assert (tier_of(loader).num_hits >= 4) == are_rows
 
 
 @pytest.mark.gpu
-def test_labels_that_are_drawn_go_the_usual_way(folder):
+def test_random_labels_are_built_the_usual_way(folder):
     dataset = folder_of(folder, target_transform=lambda label: label + random.random())
     loader = loader_of(dataset, cache="8 MiB")
     epochs_of(loader, 4)
@@ -469,7 +471,7 @@ def test_labels_that_are_drawn_go_the_usual_way(folder):
 
 
 @pytest.mark.gpu
-def test_the_training_loop_may_change_its_batches(folder):
+def test_the_training_loop_may_modify_its_batches(folder):
     dataset = folder_of(folder, LISTS["nothing random"])
     expected = epochs_of(loader_of(dataset), 4)
     loader = loader_of(dataset, cache="8 MiB")

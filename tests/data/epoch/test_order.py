@@ -1,4 +1,4 @@
-"""The sampler's order as vectors, and data that is gathered from memory."""
+"""The sampler's order as vectors, and data gathered from memory."""
 
 import functools
 
@@ -26,7 +26,7 @@ from hasten.data.loader import Loader
 @pytest.mark.parametrize("length", [1, 6, 7, 20])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_shuffled_order_is_the_samplers_own_and_leaves_its_generators_alike(length, drop_last, own):
+def test_a_shuffled_order_and_its_draws_equal_the_samplers(length, drop_last, own):
     generator = torch.Generator() if own else None
     sampler = BatchSampler(RandomSampler(range(length), generator=generator), 7, drop_last)
     found = []
@@ -39,7 +39,7 @@ def test_a_shuffled_order_is_the_samplers_own_and_leaves_its_generators_alike(le
     assert found[0] == found[1]
 
 
-def test_an_order_that_is_not_known_is_left_to_its_sampler():
+def test_an_unknown_order_is_left_to_its_sampler():
     class Mine(SequentialSampler):
         pass
 
@@ -145,13 +145,13 @@ def test_a_dataset_that_only_indexes_is_gathered(dataset):
 
 
 @pytest.mark.parametrize("kind", [Adding, Branching, Computed, InBatches, Wrapped])
-def test_a_dataset_that_does_more_is_not(kind):
+def test_a_dataset_that_does_more_is_not_gathered(kind):
     dataset = kind(IMAGES, LABELS)
     assert columns_of(dataset) is None
     assert same(list(Loader(dataset, 3)), list(DataLoader(dataset, 3)))
 
 
-def test_what_was_changed_between_epochs_is_seen():
+def test_changes_between_epochs_take_effect():
     dataset = TensorDataset(IMAGES.clone())
     loader = Loader(dataset, 30)
     list(loader)
@@ -159,13 +159,13 @@ def test_what_was_changed_between_epochs_is_seen():
     assert torch.equal(next(iter(loader))[0], IMAGES + 1)
 
 
-def test_an_index_beyond_the_end_is_an_error():
+def test_an_index_out_of_range_raises():
     with pytest.raises(IndexError):
         list(Loader(TensorDataset(IMAGES), 2, sampler=[29, 30]))
 
 
 @pytest.mark.parametrize("sampler", [[2.5], ["a"], [True, False], [slice(0, 2)], [[1, 2]]], ids=str)
-def test_odd_indices_are_the_datasets_affair(sampler):
+def test_unusual_indices_are_passed_to_the_dataset(sampler):
     dataset = TensorDataset(IMAGES)
     try:
         expected = list(DataLoader(dataset, 2, sampler=sampler))
@@ -177,7 +177,7 @@ def test_odd_indices_are_the_datasets_affair(sampler):
 
 
 class OnceAnEpoch:
-    """Batches in an order that is drawn when it is asked for, not when it begins."""
+    """Batches in an order that is drawn by `iter`, not by the first `next`."""
 
     def __init__(self):
         self.num_asked = 0
@@ -191,7 +191,7 @@ class OnceAnEpoch:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_sampler_is_asked_once_an_epoch_as_torch_does(persistent):
+def test_a_sampler_is_iterated_once_per_epoch_like_torch(persistent):
     sampler = OnceAnEpoch()
     loader = Loader(
         list(range(10)), batch_sampler=sampler, num_workers=int(persistent), persistent_workers=persistent

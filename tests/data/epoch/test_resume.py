@@ -1,4 +1,4 @@
-"""An epoch goes on where it was left, whoever makes the samples."""
+"""An epoch resumes where it was left, for any number of workers."""
 
 import io
 
@@ -19,7 +19,7 @@ def saved(state):
 
 
 def rest_and_resumed(loader, other):
-    """What follows a loader's first batch, and what another that is given its state workers out."""
+    """Return a loader's remaining batches, and those of another loader that loads its state."""
     batches = iter(loader)
     next(batches)
     state = saved(loader.state_dict())
@@ -49,10 +49,10 @@ def test_the_rest_of_an_epoch_is_the_same_with_another_number_of_workers(before,
     resumed.load_state_dict(state)
     assert same(list(resumed), rest)
     assert torch.equal(torch.get_rng_state(), generators)
-    assert len(list(resumed)) == 11  # the next epoch is whole
+    assert len(list(resumed)) == 11  # the next epoch is complete
 
 
-def test_a_resumed_epoch_makes_no_sample_twice():
+def test_a_resumed_epoch_builds_no_sample_twice():
     asked = []
 
     class Watched(Drawing):
@@ -70,7 +70,7 @@ def test_a_resumed_epoch_makes_no_sample_twice():
     assert batch[0].tolist() == [4, 5, 6, 7] and set(asked) <= {4, 5, 6, 7}
 
 
-def test_repeated_indices_go_on_with_their_own_draws():
+def test_repeated_indices_continue_their_draws():
     def make():
         return Loader(Drawing(), 4, sampler=WeightedRandomSampler([1.0, 1.0] + [0.0] * 39, 24))
 
@@ -78,7 +78,7 @@ def test_repeated_indices_go_on_with_their_own_draws():
     assert same(*rest_and_resumed(make(), make()))
 
 
-def test_an_order_that_is_drawn_when_it_is_asked_for_is_drawn_alike():
+def test_an_order_drawn_at_iter_is_reproduced():
     class Eager(Sampler):
         def __len__(self):
             return 41
@@ -91,7 +91,7 @@ def test_an_order_that_is_drawn_when_it_is_asked_for_is_drawn_alike():
 
 
 class EagerBatches:
-    """Draws when it is asked, and another order the next time it is asked."""
+    """Draws an order at `iter`, and another order the next time."""
 
     def __init__(self):
         self.epoch = 0
@@ -106,12 +106,12 @@ class EagerBatches:
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "persistent_workers": True}])
-def test_batches_that_are_drawn_when_they_are_asked_for_are_drawn_alike(settings):
+def test_batches_drawn_at_iter_are_reproduced(settings):
     torch.manual_seed(3)
     assert same(*rest_and_resumed(*(Loader(Drawing(), batch_sampler=EagerBatches(), **settings) for _ in range(2))))
 
 
-def test_a_generator_of_the_loaders_own_goes_on_too():
+def test_the_loaders_generator_continues_too():
     def make(seed):
         return Loader(Drawing(), 4, shuffle=True, generator=torch.Generator().manual_seed(seed))
 
@@ -130,7 +130,7 @@ def test_data_in_memory_resumes_too():
     assert same(*rest_and_resumed(*(Loader(data, 7, shuffle=True) for _ in range(2))))
 
 
-def test_a_loop_that_was_left_can_be_gone_on_with():
+def test_an_interrupted_loop_can_be_resumed():
     loader = Loader(Drawing(), 4, num_workers=1)
     for _ in loader:
         break
@@ -139,7 +139,7 @@ def test_a_loop_that_was_left_can_be_gone_on_with():
     assert next(iter(resumed))[0].tolist() == [4, 5, 6, 7]
 
 
-def test_between_two_epochs_a_state_begins_the_next():
+def test_a_state_saved_between_epochs_starts_the_next_epoch():
     loader = Loader(Drawing(), 4)
     assert loader.state_dict()["position"] is None
     list(loader)
@@ -148,7 +148,7 @@ def test_between_two_epochs_a_state_begins_the_next():
     assert len(list(resumed)) == 11
 
 
-def test_a_distributed_sampler_is_told_its_epoch():
+def test_set_epoch_reaches_a_distributed_sampler():
     sampler = DistributedSampler(Drawing(), num_replicas=2, rank=0, shuffle=True)
     loader = Loader(Drawing(), 4, sampler=sampler)
     first = [batch[0].tolist() for batch in loader]
@@ -157,22 +157,22 @@ def test_a_distributed_sampler_is_told_its_epoch():
 
 
 @pytest.mark.parametrize("state", [{}, {"hasten_loader": 99, "position": None}, [1], None])
-def test_a_foreign_state_is_refused(state):
+def test_a_foreign_state_raises(state):
     with pytest.raises(StateError, match="state_dict"):
         Loader(Drawing(), 4).load_state_dict(state)
 
 
-def test_a_state_of_another_batch_size_is_refused():
+def test_a_state_with_another_batch_size_raises():
     loader = Loader(Drawing(), 4)
     next(iter(loader))
     with pytest.raises(StateError, match="batch_size=4"):
         Loader(Drawing(), 8).load_state_dict(loader.state_dict())
 
 
-def test_a_torn_state_is_refused():
+def test_an_incomplete_state_raises():
     loader = Loader(Drawing(), 4)
     next(iter(loader))
     state = loader.state_dict()
     del state["position"]["base_seed"]
-    with pytest.raises(StateError, match="torn"):
+    with pytest.raises(StateError, match="incomplete or corrupt"):
         Loader(Drawing(), 4).load_state_dict(state)

@@ -1,4 +1,4 @@
-"""How many workers: by who waits for whom."""
+"""The number of workers, according to whether the workers or the loop wait."""
 
 import time
 
@@ -7,50 +7,50 @@ import torch
 from samples import Nested, same
 from torch.utils.data import DataLoader
 
-from hasten.data.epoch.staffing import Look, Seen, Staff, corrected, usable_cores
+from hasten.data.epoch.staffing import Interval, Reading, WorkerPlan, adjusted, usable_cores
 from hasten.data.epoch.stats import Counts
 from hasten.data.loader import Loader
 from hasten.data.workers.processes import ProcessPool
 
 
 def seen(*, waited=0.0, worked=1.0, cpu=1.0):
-    return Seen(seconds=1.0, waited=waited, worked=worked, cpu_seconds=cpu)
+    return Interval(seconds=1.0, waited=waited, worked=worked, cpu_seconds=cpu)
 
 
-def test_workers_that_are_waited_for_and_are_all_busy_get_help_up_to_the_cores():
-    assert corrected(Staff(2, 2), seen(waited=0.5, worked=2.0, cpu=2.0), cores=8) == Staff(3, 2)
-    assert corrected(Staff(8, 2), seen(waited=0.5, worked=8.0, cpu=8.0), cores=8) == Staff(8, 2)
+def test_workers_are_added_up_to_the_cores_if_all_are_busy():
+    assert adjusted(WorkerPlan(2, 2), seen(waited=0.5, worked=2.0, cpu=2.0), cores=8) == WorkerPlan(3, 2)
+    assert adjusted(WorkerPlan(8, 2), seen(waited=0.5, worked=8.0, cpu=8.0), cores=8) == WorkerPlan(8, 2)
 
 
-def test_workers_that_wait_for_a_disk_may_be_more_than_the_cores():
-    assert corrected(Staff(4, 2), seen(waited=0.5, worked=4.0, cpu=0.5), cores=2) == Staff(6, 2)
-    assert corrected(Staff(8, 2), seen(waited=0.5, worked=8.0, cpu=0.5), cores=2) == Staff(8, 2)
+def test_workers_that_wait_for_a_disk_may_exceed_the_cores():
+    assert adjusted(WorkerPlan(4, 2), seen(waited=0.5, worked=4.0, cpu=0.5), cores=2) == WorkerPlan(6, 2)
+    assert adjusted(WorkerPlan(8, 2), seen(waited=0.5, worked=8.0, cpu=0.5), cores=2) == WorkerPlan(8, 2)
 
 
-def test_more_workers_than_cores_are_not_sent_away_while_they_are_waited_for():
-    assert corrected(Staff(6, 2), seen(waited=0.5, worked=6.0, cpu=6.0), cores=2) == Staff(6, 2)
+def test_excess_workers_stay_while_the_loop_waits():
+    assert adjusted(WorkerPlan(6, 2), seen(waited=0.5, worked=6.0, cpu=6.0), cores=2) == WorkerPlan(6, 2)
 
 
-def test_idle_workers_that_are_waited_for_are_uneven_and_get_a_longer_queue():
-    assert corrected(Staff(4, 2), seen(waited=0.2, worked=2.0), cores=4) == Staff(4, 4)
-    assert corrected(Staff(4, 16), seen(waited=0.2, worked=2.0), cores=4) == Staff(4, 16)
+def test_prefetching_increases_if_the_loop_waits_for_idle_workers():
+    assert adjusted(WorkerPlan(4, 2), seen(waited=0.2, worked=2.0), cores=4) == WorkerPlan(4, 4)
+    assert adjusted(WorkerPlan(4, 16), seen(waited=0.2, worked=2.0), cores=4) == WorkerPlan(4, 16)
 
 
-def test_workers_that_nobody_waits_for_are_let_go():
-    assert corrected(Staff(8, 2), seen(waited=0.0, worked=1.5), cores=8) == Staff(2, 2)
-    assert corrected(Staff(1, 2), seen(waited=0.0, worked=0.01), cores=8) == Staff(1, 2)
+def test_workers_are_removed_if_the_loop_never_waits():
+    assert adjusted(WorkerPlan(8, 2), seen(waited=0.0, worked=1.5), cores=8) == WorkerPlan(2, 2)
+    assert adjusted(WorkerPlan(1, 2), seen(waited=0.0, worked=0.01), cores=8) == WorkerPlan(1, 2)
 
 
-def test_a_staff_that_fits_stays():
-    assert corrected(Staff(3, 2), seen(waited=0.03, worked=2.5), cores=4) == Staff(3, 2)
+def test_a_suitable_plan_is_not_changed():
+    assert adjusted(WorkerPlan(3, 2), seen(waited=0.03, worked=2.5), cores=4) == WorkerPlan(3, 2)
 
 
-def test_too_short_a_look_tells_nothing():
+def test_too_short_an_interval_is_ignored():
     counts = Counts()
-    look = Look.now(counts, 10.0)
+    look = Reading.now(counts, 10.0)
     counts.num_batches, counts.wait_seconds, counts.sample_seconds, counts.cpu_seconds = 9, 0.5, 2.0, 1.5
     assert look.since(counts, 10.5) is None
-    assert look.since(counts, 11.0) == Seen(1.0, 0.5, 2.0, 1.5)
+    assert look.since(counts, 11.0) == Interval(1.0, 0.5, 2.0, 1.5)
     counts.num_batches = 3
     assert look.since(counts, 12.0) is None
 
@@ -66,9 +66,9 @@ class Sleeping(Nested):
 
 
 @pytest.mark.parametrize("workers", ["processes", "threads"])
-def test_a_crew_grows_and_shrinks_in_the_middle_of_an_epoch(workers, monkeypatch):
-    monkeypatch.setattr("hasten.data.epoch.staffing.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("hasten.data.epoch.staffing.LEAST_BATCHES", 2)
+def test_a_pool_grows_and_shrinks_mid_epoch(workers, monkeypatch):
+    monkeypatch.setattr("hasten.data.epoch.staffing.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("hasten.data.epoch.staffing.MIN_BATCHES", 2)
     loader = Loader(Sleeping(300), 4, num_workers="auto", workers=workers)
     batches, seen_workers = iter(loader), set()
     found = []
@@ -82,7 +82,7 @@ def test_a_crew_grows_and_shrinks_in_the_middle_of_an_epoch(workers, monkeypatch
     assert isinstance(loader.num_workers, int)
 
 
-def test_samples_that_never_come_late_are_not_lost_when_workers_go(monkeypatch):
+def test_no_samples_are_lost_when_workers_exit(monkeypatch):
     loader = Loader(Nested(400), 2, num_workers=3)
     batches = iter(loader)
     found = []
@@ -92,7 +92,7 @@ def test_samples_that_never_come_late_are_not_lost_when_workers_go(monkeypatch):
     assert torch.equal(torch.cat([batch[1] for batch in found]), torch.arange(400))
 
 
-def test_workers_that_were_to_leave_stay_for_an_epoch_that_begins_anew():
+def test_workers_asked_to_exit_stay_if_a_new_epoch_starts():
     loader = Loader(Sleeping(200), 4, num_workers=2, persistent_workers=True)
     batches = iter(loader)
     next(batches)
@@ -100,8 +100,8 @@ def test_workers_that_were_to_leave_stay_for_an_epoch_that_begins_anew():
     assert same(list(loader), list(DataLoader(Nested(200), 4)))
 
 
-def test_where_no_more_workers_can_be_started_those_that_are_there_go_on(monkeypatch):
-    """As under `ulimit -u`, or where memory is too short for a fork."""
+def test_existing_workers_continue_if_no_more_can_be_started(monkeypatch):
+    """Simulates `ulimit -u`, or too little memory for a fork."""
 
     refused = []
 
@@ -109,9 +109,11 @@ def test_where_no_more_workers_can_be_started_those_that_are_there_go_on(monkeyp
         refused.append(number)
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("hasten.data.epoch.staffing.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("hasten.data.epoch.staffing.LEAST_BATCHES", 2)
-    monkeypatch.setattr("hasten.data.epoch.batches.corrected", lambda staff, _seen, *, cores: Staff(4, staff.factor))
+    monkeypatch.setattr("hasten.data.epoch.staffing.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("hasten.data.epoch.staffing.MIN_BATCHES", 2)
+    monkeypatch.setattr(
+        "hasten.data.epoch.batches.adjusted", lambda plan, _seen, *, cores: WorkerPlan(4, plan.factor)
+    )
     loader = Loader(Sleeping(300), 4, num_workers="auto")
     batches = iter(loader)
     taken = [next(batches)]

@@ -1,4 +1,4 @@
-"""A file's pixels are Pillow's, whatever the file; and where Pillow raises, so do we."""
+"""Every file has Pillow's pixels, and raises if Pillow raises."""
 
 import io
 import random
@@ -17,7 +17,7 @@ HEIGHT, WIDTH = 61, 83
 
 
 def colours():
-    """Smooth colours with some noise, so that every way of upsampling gives other pixels."""
+    """Smooth colors with some noise, so that every way of upsampling returns different pixels."""
     rows, columns = np.mgrid[:HEIGHT, :WIDTH]
     smooth = np.stack([rows * 4 % 251, columns * 3 % 253, rows * columns // 9 % 255], axis=-1)
     noise = np.random.default_rng(0).integers(-20, 21, smooth.shape)
@@ -76,7 +76,7 @@ def by_pillow(data, mode):
 
 
 def outcome(read, data, mode):
-    """The pixels, or the type of the exception."""
+    """Return the pixels, or the type of the exception."""
     try:
         return read(data, mode)
     except Exception as error:
@@ -95,7 +95,7 @@ def assert_as_pillow(data, mode):
 
 
 def damaged(data, chance):
-    """One of many ways in which a file goes bad."""
+    """Damage a file in one of many ways."""
     data = bytearray(data)
     way, place = chance.randrange(5), chance.randrange(len(data))
     if way == 0:
@@ -114,23 +114,23 @@ def damaged(data, chance):
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
-def test_a_whole_file_has_pillows_pixels(data, mode):
+def test_an_intact_file_has_pillows_pixels(data, mode):
     assert_as_pillow(data, mode)
 
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
 @pytest.mark.parametrize("truncated_is_allowed", [False, True])
-def test_a_damaged_file_has_pillows_pixels_or_raises_what_pillow_raises(data, truncated_is_allowed, monkeypatch):
+def test_a_damaged_file_has_pillows_pixels_or_raises_pillows_error(data, truncated_is_allowed, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", truncated_is_allowed)
     chance = random.Random(len(data))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of what it passes over
+        warnings.simplefilter("ignore")  # Pillow warns about what it skips
         for _ in range(60):
             assert_as_pillow(damaged(data, chance), "RGB")
 
 
 @pytest.mark.parametrize("name", sorted(set(JPEGS) - {"cmyk"}))
-def test_a_truncated_photo_raises_what_pillow_raises(name):
+def test_a_truncated_photo_raises_pillows_error(name):
     data = JPEGS[name]
     for length in range(len(data) // 2, len(data) - 2, 7):
         with pytest.raises(OSError, match="truncated"):
@@ -138,13 +138,13 @@ def test_a_truncated_photo_raises_what_pillow_raises(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(JPEGS) - {"cmyk"}))
-def test_a_whole_photo_is_not_decoded_by_pillow(name, monkeypatch):
+def test_an_intact_photo_is_not_decoded_by_pillow(name, monkeypatch):
     assert decode.simplejpeg_agrees()
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("Pillow decoded it"))
     assert read_image(JPEGS[name]).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_another_libjpeg_in_pillow_leaves_everything_to_pillow(monkeypatch):
+def test_with_another_libjpeg_pillow_decodes_everything(monkeypatch):
     decode.simplejpeg_agrees.cache_clear()
     try:
         with monkeypatch.context() as patched:
@@ -161,7 +161,7 @@ def test_a_wrong_extension_does_not_matter(tmp_path):
     assert np.array_equal(read_image(path), by_pillow(JPEGS["4:2:0"], "RGB"))
 
 
-def test_what_is_missing_or_empty_raises_what_pillow_raises(tmp_path):
+def test_a_missing_or_empty_file_raises_pillows_error(tmp_path):
     (tmp_path / "empty.jpg").touch()
     for path in (tmp_path / "missing.jpg", tmp_path / "empty.jpg"):
         with pytest.raises(OSError) as expected:
@@ -171,30 +171,30 @@ def test_what_is_missing_or_empty_raises_what_pillow_raises(tmp_path):
         assert found.type is expected.type
 
 
-def test_a_bomb_is_refused_as_pillow_refuses_it(monkeypatch):
+def test_a_decompression_bomb_raises_pillows_error(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(Image.DecompressionBombError):
         read_image(JPEGS["4:2:0"])
 
 
 @pytest.mark.parametrize("name", ["grey", "png grey"])
-def test_a_grey_file_may_be_kept_grey(name):
+def test_a_grayscale_file_may_stay_grayscale(name):
     kept = read_image(FILES[name], keep_grey=True)
     assert kept.shape == (HEIGHT, WIDTH)
     assert np.array_equal(np.repeat(kept[:, :, None], 3, axis=2), read_image(FILES[name]))
 
 
-def test_a_coloured_file_is_not_kept_grey():
+def test_a_color_file_does_not_become_grayscale():
     assert read_image(FILES["png"], keep_grey=True).shape == (HEIGHT, WIDTH, 3)
 
 
 @pytest.mark.parametrize("name", ["4:2:0", "grey", "png", "png grey"])
-def test_no_mode_leaves_rgb_and_grey_as_they_are(name):
+def test_without_a_mode_rgb_and_grayscale_stay_unchanged(name):
     assert np.array_equal(read_image(FILES[name], mode=None), np.asarray(Image.open(io.BytesIO(FILES[name]))))
 
 
 @pytest.mark.parametrize("name", ["cmyk", "png with alpha", "png palette", "png sixteen bits"])
-def test_no_mode_refuses_what_is_neither_rgb_nor_grey(name):
+def test_without_a_mode_other_modes_raise(name):
     with pytest.raises(ImageModeError, match="mode='RGB'"):
         read_image(FILES[name], mode=None)
 
@@ -203,7 +203,7 @@ def test_no_mode_refuses_what_is_neither_rgb_nor_grey(name):
     ("wanted", "size"),
     [((8, 11), (8, 11)), ((9, 11), (16, 21)), ((16, 20), (16, 21)), ((31, 42), (31, 42)), ((32, 1), (61, 83))],
 )
-def test_a_photo_may_be_shrunk_while_it_is_decoded_but_not_below_what_is_wanted(wanted, size):
+def test_a_photo_may_be_shrunk_while_decoding_but_not_below_the_requested_size(wanted, size):
     assert read_image(JPEGS["4:2:0"], at_least=wanted).shape == (*size, 3)
 
 

@@ -1,4 +1,4 @@
-"""Every known transform draws what torchvision draws and gives its pixels; every other one is left to torchvision."""
+"""Every known transform draws and returns what torchvision does; every other one is left to torchvision."""
 
 import pickle
 import warnings
@@ -17,12 +17,12 @@ from hasten.data.layout.scaling import ScaledImage, scale
 try:
     from torchvision import transforms as v1
     from torchvision.transforms import v2
-except (ImportError, RuntimeError):  # a build for CUDA beside a torch without it raises RuntimeError
+except (ImportError, RuntimeError):  # a CUDA build with a CPU build of torch raises RuntimeError
     pytest.skip("needs a torchvision that can be imported", allow_module_level=True)
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-needs_avx2 = pytest.mark.skipif(not torch_resizes_uint8(), reason="torch resizes uint8 by way of float here")
+needs_avx2 = pytest.mark.skipif(not torch_resizes_uint8(), reason="torch resizes uint8 through float on this CPU")
 
 
 def photo(height, width, *, seed=0):
@@ -33,7 +33,7 @@ def photo(height, width, *, seed=0):
     return np.clip(smooth + noise, 0, 255).astype(np.uint8)
 
 
-def finished(result):
+def with_floats(result):
     if not isinstance(result, ScaledImage):
         return result
     out = torch.empty(result.pixels.shape)
@@ -43,7 +43,7 @@ def finished(result):
 
 def ours(pipeline, image, seed):
     generator = torch.Generator().manual_seed(seed)
-    result = finished(pipeline.complete(pipeline.prepare(image), generator))
+    result = with_floats(pipeline.complete(pipeline.prepare(image), generator))
     return result, generator.get_state()
 
 
@@ -71,7 +71,7 @@ def draws_are_torchvisions(transforms, image, seeds, *, pixels="identical", tole
 
 
 def both(name, *args, **options):
-    """One transform of v1 and v2, each followed by its own conversion to floats."""
+    """One transform of v1 and of v2, each followed by its conversion to floats."""
     return [
         pytest.param([getattr(v1, name)(*args, **options), v1.ToTensor()], id=f"v1.{name}{args}{options}"),
         pytest.param([getattr(v2, name)(*args, **options), *FLOAT], id=f"v2.{name}{args}{options}"),
@@ -103,7 +103,7 @@ ONE_BY_ONE = [
 
 
 @pytest.mark.parametrize("transforms", ONE_BY_ONE)
-def test_each_known_transform_is_torchvisions_to_the_bit(transforms):
+def test_each_known_transform_is_bit_identical_to_torchvision(transforms):
     draws_are_torchvisions(transforms, photo(61, 83), 12)
 
 
@@ -132,12 +132,12 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("transforms", CHAINS.values(), ids=CHAINS)
-def test_a_chain_is_torchvisions_to_the_bit(transforms):
+def test_a_chain_is_bit_identical_to_torchvision(transforms):
     draws_are_torchvisions(transforms, photo(120, 90), 25)
 
 
 @needs_avx2
-def test_a_tensor_of_equal_channels_may_be_handed_over_as_one():
+def test_a_tensor_with_equal_channels_may_be_passed_as_one_channel():
     grey = photo(61, 83)[:, :, 0].copy()
     transforms = [v2.ToImage(), v2.Resize(50), v2.RandomResizedCrop(32), v2.ToDtype(torch.float32, scale=True)]
     pipeline = compile_transforms(transforms, pixels="identical")
@@ -149,7 +149,7 @@ def test_a_tensor_of_equal_channels_may_be_handed_over_as_one():
 
 @needs_avx2
 @pytest.mark.parametrize("rule", ["identical", "close", "any"])
-def test_resizing_a_tensor_is_torchvisions_by_every_rule(rule):
+def test_resizing_a_tensor_equals_torchvision_for_every_pixel_rule(rule):
     transforms = [
         v2.ToImage(),
         v2.ToDtype(torch.uint8, scale=True),
@@ -181,7 +181,7 @@ def test_close_pixels_are_within_one_even_at_the_sharpest_edges():
         draws_are_torchvisions(transforms, noise, 15, pixels="close", tolerance=1.0)
 
 
-def test_an_image_of_equal_channels_may_be_handed_over_as_one():
+def test_an_image_with_equal_channels_may_be_passed_as_one_channel():
     grey = photo(61, 83)[:, :, 0].copy()
     three = np.repeat(grey[:, :, None], 3, axis=2)
     transforms = [
@@ -197,14 +197,14 @@ def test_an_image_of_equal_channels_may_be_handed_over_as_one():
             assert torch.equal(ours(pipeline, grey, seed)[0], reference(transforms, three, seed)[0])
 
 
-def test_what_draws_nothing_is_prepared():
+def test_ops_that_draw_nothing_are_in_the_fixed_part():
     chain = [v1.Compose([v1.Resize(64), v1.CenterCrop(48)]), v1.RandomHorizontalFlip(), v1.ToTensor()]
     pipeline = compile_transforms(chain, pixels="identical")
     assert pipeline.prepare(photo(100, 80)).shape == (48, 48, 3)
     assert pipeline.complete(photo(48, 48), torch.Generator()).pixels.shape == (3, 48, 48)
 
 
-def test_a_fingerprint_tells_what_is_prepared_and_nothing_else():
+def test_a_fingerprint_identifies_only_the_fixed_part():
     def fingerprint(*transforms, pixels="identical"):
         return compile_transforms([*transforms, v1.ToTensor()], pixels=pixels).fingerprint
 
@@ -223,7 +223,7 @@ def test_a_pipeline_survives_pickling():
 
 
 class Mine(v1.RandomHorizontalFlip):
-    """Whatever a subclass does, it is not known."""
+    """A subclass is never recognized."""
 
 
 def hooked():
@@ -275,11 +275,11 @@ NOT_KNOWN = {
 
 
 @pytest.mark.parametrize("transforms", NOT_KNOWN.values(), ids=NOT_KNOWN)
-def test_what_is_not_known_exactly_is_left_alone(transforms):
+def test_transforms_that_are_not_known_exactly_are_not_compiled(transforms):
     assert compile_transforms(transforms, pixels="identical") is None
 
 
-def test_floats_of_another_default_are_left_alone():
+def test_another_default_dtype_is_not_compiled():
     torch.set_default_dtype(torch.float64)
     try:
         assert compile_transforms([v1.ToTensor()], pixels="identical") is None
@@ -289,7 +289,7 @@ def test_floats_of_another_default_are_left_alone():
 
 @pytest.mark.parametrize("rule", ["identical", "close"])
 @pytest.mark.parametrize("transforms", [*CHAINS.values(), [v1.PILToTensor()]], ids=[*CHAINS, "nothing but a tensor"])
-def test_an_input_is_never_written_to_and_never_handed_out_as_a_tensor(transforms, rule):
+def test_an_input_is_never_written_to_or_returned_as_a_tensor(transforms, rule):
     image = photo(120, 90)
     before = image.copy()
     pipeline = compile_transforms(transforms, pixels=rule)
@@ -302,7 +302,7 @@ def test_an_input_is_never_written_to_and_never_handed_out_as_a_tensor(transform
     assert np.array_equal(image, before)
 
 
-def test_a_crop_that_does_not_fit_is_refused():
+def test_a_crop_that_does_not_fit_raises():
     pipeline = compile_transforms([v1.RandomCrop(64), v1.ToTensor()], pixels="identical")
     with pytest.raises(ValueError, match="64 x 64 does not fit in 20 x 30"):
         pipeline.complete(photo(20, 30), torch.Generator())

@@ -1,4 +1,4 @@
-"""Plain PNG files by OpenCV: Pillow's pixels, or None."""
+"""Plain PNG files decoded by OpenCV: Pillow's pixels, or None."""
 
 import io
 import random
@@ -50,7 +50,7 @@ def test_plain_files_have_pillows_pixels(shape, level):
     assert np.array_equal(read_image(saved(array), keep_grey=True), array)
 
 
-def test_text_beside_the_pixels_does_no_harm():
+def test_text_chunks_do_no_harm():
     about = PngImagePlugin.PngInfo()
     about.add_text("Comment", "a film")
     array = picture(2, (9, 9))
@@ -58,7 +58,7 @@ def test_text_beside_the_pixels_does_no_harm():
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "1", "I;16"])
-def test_other_kinds_of_png_are_pillows_affair(mode):
+def test_other_kinds_of_png_are_left_to_pillow(mode):
     image = Image.fromarray(picture(3, (9, 9, 3)))
     image = Image.fromarray(np.zeros((9, 9), np.uint16)) if mode == "I;16" else image.convert(mode)
     file = io.BytesIO()
@@ -66,7 +66,7 @@ def test_other_kinds_of_png_are_pillows_affair(mode):
     assert decode.decode_png(file.getvalue()) is None
 
 
-def test_a_chunk_that_is_not_known_to_be_harmless_is_pillows_affair():
+def test_an_unknown_chunk_is_left_to_pillow():
     parts = list(chunks(saved(picture(4, (9, 9)))))
     for kind, body in ((b"tRNS", b"\0\7"), (b"acTL", bytes(8)), (b"iCCP", b"x\0\0")):
         assert decode.decode_png(built([parts[0], (kind, body), *parts[1:]])) is None
@@ -101,7 +101,7 @@ def damaged(data, how, chance):
 @pytest.mark.parametrize(
     "how", ["cut", "flipped", "pixels flipped, summed anew", "pixels cut, summed anew", "head changed, summed anew"]
 )
-def test_a_damaged_file_is_what_pillow_makes_of_it(how):
+def test_a_damaged_png_is_decoded_like_pillow(how):
     chance = random.Random(how)
     for seed in range(150):
         shape = (chance.randint(1, 30), chance.randint(1, 30), 3)[: chance.choice([2, 3])]

@@ -1,4 +1,4 @@
-"""Slots are reused, never too many, and nothing grows."""
+"""Slots are reused and bounded, and memory does not grow."""
 
 import gc
 import os
@@ -17,11 +17,11 @@ from hasten.data.loader import Loader
 
 
 def places(slots, size, count):
-    """Where the next slots lie; they are given back at once."""
+    """Return the places of the next slots, which are returned at once."""
     return [slot.place for slot in [slots.take(size) for _ in range(count)]]
 
 
-def test_a_slot_is_used_again_when_nothing_refers_to_it():
+def test_a_slot_is_reused_when_nothing_refers_to_it():
     slots = Slots(Arena(1 << 20))
     slot = slots.take(1000)
     place = slot.place
@@ -32,7 +32,7 @@ def test_a_slot_is_used_again_when_nothing_refers_to_it():
     assert place in places(slots, 1000, 2)
 
 
-def test_a_view_of_a_view_keeps_the_slot():
+def test_a_view_of_a_view_keeps_the_slot_reserved():
     slots = Slots(Arena(1 << 20))
     slot = slots.take(4096)
     place = slot.place
@@ -44,7 +44,7 @@ def test_a_view_of_a_view_keeps_the_slot():
     assert place in places(slots, 4096, 2)
 
 
-def test_a_slot_that_a_device_still_copies_from_rests():
+def test_a_slot_is_not_reused_while_a_device_copies_from_it():
     done = False
     slots = Slots(Arena(1 << 20), when_returned=lambda: lambda: done)
     place = slots.take(100).place
@@ -60,7 +60,7 @@ def test_the_capacity_is_never_exceeded():
     assert slots.arena.size == 10 * 4096 and not slots.has_room(1)
 
 
-def test_memory_is_taken_only_where_it_was_reserved():
+def test_only_reserved_memory_is_allocated():
     arena = Arena(1 << 30)
     arena.reserve(5000)
     assert os.fstat(arena._file.descriptor).st_blocks * 512 == 8192
@@ -74,7 +74,7 @@ def test_pinned_memory_is_unpinned_with_its_slots():
     assert said == [4096, "undone"]
 
 
-def test_a_machine_without_memory_for_slots_still_gives_every_batch(monkeypatch):
+def test_every_batch_arrives_without_memory_for_slots(monkeypatch):
     monkeypatch.setattr("hasten.data.epoch.state.available_memory", lambda: 10 * 4096 * 4)
 
     class Large(Dataset):
@@ -104,7 +104,7 @@ def test_memory_that_runs_out_is_not_a_bus_error(monkeypatch):
 
 
 @pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
-def test_all_batches_may_be_kept(collate_fn):
+def test_all_batches_may_be_stored(collate_fn):
     assert same(
         list(Loader(Nested(200), 2, num_workers=1, collate_fn=collate_fn)),
         list(DataLoader(Nested(200), 2, collate_fn=collate_fn)),
@@ -139,7 +139,7 @@ def test_two_hundred_epochs_leave_nothing_behind(arguments):
     before, resident, arena = run(10), process.memory_info().rss, loader._state.slots.arena
     size = arena.size
     assert run(200) == before
-    assert arena.size <= 2 * size  # a worker may still write for the epoch that was left when the next one begins
+    assert arena.size <= 2 * size  # a worker may still write for the abandoned epoch when the next one starts
     assert process.memory_info().rss - resident < 16 << 20
 
 
@@ -158,14 +158,14 @@ class Pictures(Dataset):
 @pytest.mark.parametrize(
     "arguments", [{}, {"num_workers": 1}, {"num_workers": 1, "collate_fn": default_collate_too}], ids=str
 )
-def test_who_keeps_labels_does_not_keep_the_images_beside_them(arguments):
+def test_storing_labels_does_not_keep_the_images_in_memory(arguments):
     loader = Loader(Pictures(), 4, **arguments)
     labels = [labels for _, labels in loader]
     assert loader._state.slots.used_bytes < 12 * 4 * 100_000 * 4
     assert torch.cat(labels).tolist() == list(range(64))
 
 
-def test_without_room_each_array_is_copied_by_itself(monkeypatch):
+def test_without_room_each_array_is_copied_separately(monkeypatch):
     monkeypatch.setattr("hasten.data.epoch.state.available_memory", lambda: 4 * 2_000_000)
     kept = [images[0, :1] for images, _ in Loader(Pictures(), 4)]
     assert [int(image) for image in kept] == list(range(0, 64, 4))

@@ -34,7 +34,7 @@ def there_and_back(value):
 def same_array(one, other):
     assert type(one) is type(other) and one.dtype == other.dtype and one.dtype.byteorder == other.dtype.byteorder
     assert one.shape == other.shape
-    for name in one.dtype.names or [...]:  # what pads the fields of a record is no part of it
+    for name in one.dtype.names or [...]:  # the padding of a record's fields is not part of it
         assert one[name].tobytes() == other[name].tobytes()
 
 
@@ -45,7 +45,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_an_array_of_any_dtype_comes_back_bit_by_bit(dtype):
+def test_an_array_of_any_dtype_round_trips_bit_by_bit(dtype):
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2 if dtype.kind == "b" else 256, 24 * dtype.itemsize, np.uint8)
@@ -76,7 +76,7 @@ def test_an_array_of_any_dtype_comes_back_bit_by_bit(dtype):
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=150, deadline=None)
-def test_an_array_of_any_shape_and_layout_comes_back(array, random):
+def test_an_array_of_any_shape_and_layout_round_trips(array, random):
     axes = list(range(array.ndim))
     random.shuffle(axes)
     steps = tuple(slice(None, None, random.choice((1, 2, -1))) for _ in axes)
@@ -96,7 +96,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_a_nest_comes_back(value):
+def test_a_nested_value_round_trips(value):
     assert there_and_back(value) == value
 
 
@@ -108,7 +108,7 @@ TENSORS = [
 
 
 @pytest.mark.parametrize("dtype", TENSORS, ids=str)
-def test_a_tensor_of_any_dtype_comes_back_bit_by_bit(dtype):
+def test_a_tensor_of_any_dtype_round_trips_bit_by_bit(dtype):
     size = torch.empty(0, dtype=dtype).element_size()
     raw = torch.randint(0, 2 if dtype == torch.bool else 256, (2, 3, 4, 5 * size), dtype=torch.uint8)
     tensor = raw.view(dtype)
@@ -126,23 +126,23 @@ def test_channels_last_stays_channels_last():
     assert found.stride() == image.stride() and torch.equal(found, image)
 
 
-def test_what_is_one_object_stays_one():
+def test_shared_objects_stay_shared():
     tensor, array = torch.ones(3), np.ones(3)
     found = there_and_back([tensor, array, tensor, array])
     assert found[0] is found[2] and found[1] is found[3]
 
 
-def test_classes_of_the_users_come_back():
+def test_user_classes_round_trip():
     found = there_and_back({"pair": Pair(np.arange(3), 2), "labelled": Labelled(torch.arange(4), 7)})
     assert found["pair"].first.tolist() == [0, 1, 2] and found["labelled"].label == 7
     assert found["labelled"].pixels.tolist() == [0, 1, 2, 3]
 
 
 class Photo(torch.Tensor):
-    """A tensor with a word to it."""
+    """A tensor subclass with an attribute."""
 
 
-def test_a_kind_of_tensor_keeps_its_kind_and_what_is_written_on_it():
+def test_a_tensor_subclass_keeps_its_type_and_attributes():
     photo = torch.arange(6).reshape(2, 3).as_subclass(Photo)
     photo.place = "Oslo"
     packed = pack(photo)
@@ -151,7 +151,7 @@ def test_a_kind_of_tensor_keeps_its_kind_and_what_is_written_on_it():
     assert type(found) is Photo and found.place == "Oslo" and found.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_torchvisions_kinds_come_back():
+def test_torchvision_tensor_types_round_trip():
     pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
     from torchvision import tv_tensors
 
@@ -171,18 +171,18 @@ def test_torchvisions_kinds_come_back():
     ],
     ids=["gradient", "conjugate", "sparse", "parameter"],
 )
-def test_a_tensor_that_is_more_than_its_memory_comes_back_too(tensor):
+def test_a_tensor_with_more_than_elements_round_trips(tensor):
     found = there_and_back(tensor)
     assert type(found) is type(tensor) and found.requires_grad == tensor.requires_grad
     assert torch.equal(found.to_dense(), tensor.to_dense()) if tensor.is_sparse else torch.equal(found, tensor)
 
 
-def test_strings_and_objects_in_arrays_come_back():
+def test_strings_and_objects_in_arrays_round_trip():
     array = np.array(["a", None, 3], object)
     assert there_and_back(array).tolist() == ["a", None, 3]
 
 
-def test_a_small_view_does_not_take_the_whole_it_is_of_along():
+def test_a_small_view_does_not_include_its_base():
     whole = torch.zeros(1 << 20, dtype=torch.uint8)
     packed = pack((whole[:10], whole.numpy()[:10]))
     assert len(packed.header) + packed.size < 1000
@@ -191,12 +191,12 @@ def test_a_small_view_does_not_take_the_whole_it_is_of_along():
 @pytest.mark.parametrize(
     "value", [lambda: 0, threading.Lock(), (part for part in ())], ids=["lambda", "lock", "generator"]
 )
-def test_what_cannot_be_pickled_says_so(value):
+def test_a_value_that_cannot_be_pickled_raises(value):
     with pytest.raises(PackError, match="cannot be pickled"):
         pack({"image": np.zeros(3), "odd": value})
 
 
-def test_views_are_of_the_memory_and_write_to_it():
+def test_unpacked_values_are_writable_views_of_the_memory():
     packed = pack((np.arange(4, dtype=np.uint8), torch.arange(4, dtype=torch.uint8)))
     memory = bytearray(packed.size)
     write_buffers(packed.buffers, memoryview(memory))
@@ -209,7 +209,7 @@ def test_views_are_of_the_memory_and_write_to_it():
 
 
 class Columns:
-    """Hands its memory over by itself, as tables of other libraries do."""
+    """Exports its own buffers when pickled, as tables of other libraries do."""
 
     def __init__(self, memory):
         self.memory = memory
@@ -218,7 +218,7 @@ class Columns:
         return Columns, (pickle.PickleBuffer(self.memory),)
 
 
-def test_what_was_read_only_comes_back_read_only():
+def test_a_read_only_buffer_stays_read_only():
     frozen = np.arange(12, dtype=np.uint8)
     frozen.flags.writeable = False
     picture = np.asarray(Image.new("RGB", (4, 3), "red"))
@@ -249,7 +249,7 @@ def test_packed_values_in_a_cycle_are_collected():
     assert gc.collect() > 0
 
 
-def test_bytes_of_another_kind_raise():
+def test_invalid_bytes_raise():
     for header in (b"", b"\0" * 8, b"\xff" * 64, pickle.dumps(3)):
         with pytest.raises(Exception):  # noqa: B017 - whatever unpickling raises
             unpack(header, memoryview(bytearray(100)))

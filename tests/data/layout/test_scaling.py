@@ -1,4 +1,4 @@
-"""Floats are the same bits whether they are made for an image, for a batch, or on a device."""
+"""Floats are bit-identical whether computed for an image, for a batch, or on a device."""
 
 import dataclasses
 
@@ -17,12 +17,12 @@ SCALINGS = [
 
 
 def every_value():
-    """One image that has every value in each channel."""
+    """Return an image with every value in each channel."""
     return torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16)
 
 
 def by_definition(pixels, scaling):
-    """As ToTensor, ToDtype and Normalize compute it."""
+    """Compute the floats as ToTensor, ToDtype and Normalize do."""
     floats = pixels.to(torch.float32)
     floats = floats * (1 / 255) if scaling.reciprocal else floats / 255
     if not scaling.mean:
@@ -57,12 +57,12 @@ def test_the_two_ways_of_scaling_differ():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("scaling", SCALINGS, ids=repr)
-def test_a_device_scales_to_the_same_bits(scaling):
+def test_scaling_on_a_device_is_bit_identical(scaling):
     assert torch.equal(scale_batch(every_value().cuda(), scaling).cpu(), scale_batch(every_value(), scaling))
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_the_fused_scaling_is_within_a_millionth(scaling):
+def test_fused_scaling_is_within_a_millionth(scaling):
     fused = dataclasses.replace(scaling, is_fused=True)
     difference = (scale_batch(every_value(), fused) - scale_batch(every_value(), scaling)).abs().max()
     assert difference < 1e-6

@@ -6,7 +6,7 @@ import torch
 
 from hasten.data.layout.rows import MismatchError
 from hasten.data.layout.scaling import ScaledImage, Scaling
-from hasten.data.layout.tree import LateImages, Layout, finished, map_tensors
+from hasten.data.layout.tree import LateImages, Layout, map_tensors, with_floats
 
 
 def filled(layout, samples):
@@ -16,7 +16,7 @@ def filled(layout, samples):
     return arrays, objects
 
 
-def test_a_batch_is_made_of_views_of_the_memory():
+def test_a_batch_consists_of_views_of_the_memory():
     samples = [(torch.full((2,), k), k) for k in range(3)]
     layout = Layout(samples[0])
     arrays, objects = filled(layout, samples)
@@ -25,7 +25,7 @@ def test_a_batch_is_made_of_views_of_the_memory():
     assert images.data_ptr() == arrays[0].data_ptr()
 
 
-def test_each_array_begins_at_a_cache_line():
+def test_each_array_starts_at_a_cache_line():
     layout = Layout((np.uint8(1), torch.ones(3), 2))
     memory = np.zeros(layout.num_bytes(5), dtype=np.uint8)
     start = memory.ctypes.data
@@ -55,7 +55,7 @@ def test_a_sample_can_be_read_back_from_its_row():
     ],
     ids=str,
 )
-def test_a_sample_that_is_made_otherwise_is_a_misfit(other):
+def test_a_sample_with_another_structure_is_a_mismatch(other):
     layout = Layout((torch.ones(2), 1))
     with pytest.raises(MismatchError):
         filled(layout, [(torch.ones(2), 1), other])
@@ -74,12 +74,12 @@ def test_a_sample_that_is_made_otherwise_is_a_misfit(other):
     ],
     ids=lambda sample: type(sample).__name__,
 )
-def test_what_has_no_rows_is_a_misfit_from_the_start(sample):
+def test_a_sample_that_cannot_be_stored_in_rows_is_a_mismatch(sample):
     with pytest.raises(MismatchError):
         Layout((1, sample))
 
 
-def test_an_array_of_the_other_byte_order_is_not_taken_for_one_of_ours():
+def test_an_array_with_another_byte_order_is_not_accepted():
     layout = Layout(np.arange(3, dtype="<i4"))
     with pytest.raises(MismatchError):
         filled(layout, [np.arange(3, dtype=">i4")])
@@ -90,10 +90,10 @@ def test_images_become_floats_in_their_rows():
     layout = Layout((image, 1))
     arrays, objects = filled(layout, [(image, 1)])
     assert layout.batch(arrays, objects)[0].tolist() == [[[[1.0, 1.0]] * 2] * 3]
-    assert torch.equal(finished((image, 1))[0], torch.ones(3, 2, 2))
+    assert torch.equal(with_floats((image, 1))[0], torch.ones(3, 2, 2))
 
 
-def test_images_that_become_floats_on_the_device_stay_bytes_until_then():
+def test_late_images_stay_bytes_in_their_rows():
     image = ScaledImage(torch.full((3, 2, 2), 7, dtype=torch.uint8), Scaling())
     layout = Layout((image, 1), late_floats=True)
     arrays, objects = filled(layout, [(image, 1)] * 2)
@@ -101,12 +101,12 @@ def test_images_that_become_floats_on_the_device_stay_bytes_until_then():
     assert isinstance(late, LateImages) and late.pixels.dtype == torch.uint8 and late.pixels.shape == (2, 3, 2, 2)
 
 
-def test_images_that_become_floats_later_agree_with_what_torch_collates():
+def test_late_images_agree_with_torchs_collate():
     image = ScaledImage(torch.full((3, 2, 2), 7, dtype=torch.uint8), Scaling())
     assert Layout.of((image, 1), late_floats=True) is not None
 
 
-def test_an_image_that_is_normalised_otherwise_is_a_misfit():
+def test_an_image_with_another_normalization_is_a_mismatch():
     pixels = torch.zeros(3, 2, 2, dtype=torch.uint8)
     layout = Layout(ScaledImage(pixels, Scaling()), late_floats=True)
     with pytest.raises(MismatchError):

@@ -1,4 +1,4 @@
-"""Datasets that do to images and files whatever user code may do, run with and without a memo in lockstep."""
+"""Datasets that treat images and files as user code may, run with and without a memo in lockstep."""
 
 import contextlib
 import copy
@@ -28,11 +28,11 @@ from hasten.data.memo.memo import using
 QUIET = 0.01  # seconds; the clock of this file system ticks every 4 ms
 
 
-# What a value is, to the bit
+# Bit-exact comparison of values
 
 
 def look(value, root=""):
-    """All that can be seen of a value, in plain values."""
+    """Return everything observable of a value, as plain values."""
     if isinstance(value, Image.Image):
         try:
             pixels = value.tobytes()
@@ -66,7 +66,7 @@ def without(root, text):
 
 
 def attempt(function, root=""):
-    """What a function returns, or raises."""
+    """Return what a function returns, or the exception it raises."""
     try:
         return look(function(), root)
     except Exception as error:
@@ -115,7 +115,7 @@ FORMATS = {"jpg": "JPEG", "tif": "TIFF", "jp2": "JPEG2000"}
 
 
 def image_bytes(kind, seed=0, size=(20, 16)):
-    """An image file of one of FILES."""
+    """Return the bytes of an image file of one of FILES."""
     extension, mode, options = FILES[kind]
     options = dict(options)
     made = {
@@ -140,7 +140,7 @@ POOL = {(kind, seed): None for kind in range(len(FILES)) for seed in range(POOL_
 
 
 def pooled(kind, seed):
-    """The same, made once."""
+    """Return the bytes of an image file, created once."""
     if POOL[kind, seed] is None:
         POOL[kind, seed] = image_bytes(kind, seed, ((20, 16), (33, 40), (8, 9), (40, 24))[seed])
     return POOL[kind, seed]
@@ -308,14 +308,14 @@ def paste(image, rng, dataset):
 
 @operation
 def fill_bytes(image, rng, dataset):
-    if not image.readonly:  # likewise
+    if not image.readonly:  # see above
         image.frombytes(bytes(len(image.tobytes())))
     return image
 
 
 @operation
 def write_to_core(image, rng, dataset):
-    if not image.readonly:  # what Pillow maps cannot be written to, nor does it check
+    if not image.readonly:  # memory that Pillow maps is read-only, and Pillow does not check
         image.im.putpixel((0, 1), 5)
     return image
 
@@ -442,7 +442,7 @@ def missing_attribute(image, rng, dataset):
 
 @operation
 def without_its_file(image, rng, dataset):
-    """Takes the file away while the image is in use, and puts it back."""
+    """Removes the file while the image is in use, and restores it."""
     path = dataset.path
     os.rename(path, f"{path}.away")
     try:
@@ -462,7 +462,7 @@ def truncated_allowed(image, rng, dataset):
         ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
-# How user code gets at an image
+# How user code opens an image
 
 
 def by_path(dataset, path):
@@ -483,7 +483,7 @@ def by_name_in_folder(dataset, path):
 
 
 def by_handle(dataset, path):
-    """As torchvision's loader does; the handle is closed at once."""
+    """Opens as torchvision's loader does; the handle is closed at once."""
     with open(path, "rb") as file:
         image = Image.open(file)
         dataset.seen.append(attempt(lambda: image.convert("RGB"), dataset.root))
@@ -492,7 +492,7 @@ def by_handle(dataset, path):
 
 
 def by_open_handle(dataset, path):
-    """One handle for all samples of a file, kept open."""
+    """Uses one handle for all samples of a file, which stays open."""
     file = dataset.handles.get(path)
     if file is None:
         file = dataset.handles[path] = open(path, "rb")  # noqa: SIM115
@@ -506,7 +506,7 @@ def by_bytes(dataset, path):
 
 
 def by_shared_bytes(dataset, path):
-    """One buffer for all samples, written to while an image of it is open."""
+    """Uses one buffer for all samples, written to while an image from it is open."""
     file = dataset.buffer
     file.seek(0)
     file.truncate()
@@ -521,7 +521,7 @@ def by_shared_bytes(dataset, path):
 
 
 def by_kept_image(dataset, path):
-    """The opened image itself is kept across samples."""
+    """Keeps the opened image across samples."""
     if path not in dataset.images:
         dataset.images[path] = Image.open(path)
     return dataset.images[path]
@@ -557,18 +557,18 @@ WAYS = (
 )
 
 
-# What happens to files and state meanwhile
+# Changes of files and state in the meantime
 
 
 def rewrite(dataset, path, seed):
-    """In place: another image, over the old one."""
+    """Overwrites the file in place with another image."""
     with open(path, "r+b") as file:
         file.write(pooled(seed % len(FILES), seed % POOL_SEEDS))
         file.truncate()
 
 
 def rewrite_alike(dataset, path, seed):
-    """In place: bytes of the same number, mtime put back."""
+    """Overwrites the file in place with as many bytes, and restores its mtime."""
     status = os.stat(path)
     data = bytearray(Path(path).read_bytes())
     data[-min(len(data) - 1, 40 + seed) :] = bytes(min(len(data) - 1, 40 + seed))
@@ -653,13 +653,13 @@ EVENTS = (
 
 @dataclass(frozen=True)
 class Spec:
-    """What a dataset is and what happens to it."""
+    """A dataset, and the changes to it."""
 
     files: tuple
     way: object
     operations: tuple
     events: tuple
-    """(number of the sample before which it happens, what, of which file, a number, whether all is quiet thereafter)"""
+    """(number of the next sample, the change, the file, a number, whether nothing changes for a while afterwards)"""
     caches: bool
     writes_back: bool
     transforms: bool
@@ -700,7 +700,7 @@ def specs(draw):
 
 
 class Adversary:
-    """A dataset made from a Spec, in a folder of its own."""
+    """A dataset built from a Spec, in a separate folder."""
 
     offset = 0
     size = (11, 9)
@@ -746,14 +746,12 @@ class Adversary:
             found["tensor"] = attempt(lambda: F.to_tensor(image))
             found["array"] = np.load(os.path.join(self.root, "array.npy"))
             found["cv2"] = cv2.imread(self.path)
-            if (
-                Path(self.path).read_bytes()[:2] == b"\xff\xd8"
-            ):  # of some PNG files it returns memory that it never wrote
+            if Path(self.path).read_bytes()[:2] == b"\xff\xd8":  # for some PNG files it returns uninitialized memory
                 found["torch"] = attempt(lambda: read_image(self.path), self.root)
         return found
 
     def sample(self, index):
-        """A sample as the training loop sees it, and what the loop then does to it."""
+        """Return a sample as the training loop receives it, then modify it as the loop would."""
         try:
             found = self[index]
         except Exception as error:
@@ -769,7 +767,7 @@ class Adversary:
         return seen
 
     def end_epoch(self):
-        """What is kept of the epoch's images, seen only now."""
+        """Return the images stored during the epoch, which are inspected only now."""
         seen = [attempt(lambda image=image: look(image, self.root), self.root) for image in self.kept[-5:]]
         self.epoch += 1
         return seen
@@ -785,10 +783,10 @@ class Adversary:
 
 
 def run_in_lockstep(spec, root, memo, num_epochs=3):
-    """Run a dataset plainly and with the memo, each on files of its own; return the first difference, or None."""
+    """Run a dataset without and with the memo, on separate files; return the first difference, or None."""
     sides = []
     for name, used in (("plain", None), ("memo", memo)):
-        kind = type("Dataset", (Adversary,), {})  # a class of its own, for its attributes change
+        kind = type("Dataset", (Adversary,), {})  # a separate class, because its attributes change
         sides.append((kind(spec, root / name), used))
     try:
         time.sleep(QUIET * 1.3)
@@ -824,7 +822,7 @@ def run_in_lockstep(spec, root, memo, num_epochs=3):
 
 
 def first_difference(plain, memoized, path=()):
-    """Where two looks differ, and how."""
+    """Return where and how two observations differ."""
     if type(plain) is type(memoized) and isinstance(plain, (list, tuple)) and len(plain) == len(memoized):
         for number, pair in enumerate(zip(plain, memoized)):
             if pair[0] != pair[1]:
@@ -832,11 +830,11 @@ def first_difference(plain, memoized, path=()):
     return path, repr(plain)[:300], repr(memoized)[:300]
 
 
-# For processes that are started apart, which import what they run
+# For spawned processes, which import what they run
 
 
 class Carried:
-    """A dataset of image files that brings its memo along to a spawned worker."""
+    """A dataset of image files that takes its memo to a spawned worker."""
 
     def __init__(self, paths, memo, quiet):
         self.paths, self.memo, self.quiet = paths, memo, quiet

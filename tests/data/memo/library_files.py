@@ -1,4 +1,4 @@
-"""Files that libraries read, how each of them is read, and what can be seen of what comes back."""
+"""Files that libraries read, how each is read, and everything observable of the results."""
 
 import gzip
 from pathlib import Path
@@ -89,7 +89,7 @@ def read_hdf5(path, index=()):
 
 
 def call(module, name, *others, **named):
-    """A read of a path by a function that is looked up when it is called."""
+    """Return a reader of paths that looks its function up when called."""
 
     def read(path):
         return getattr(pytest.importorskip(module), name)(path, *others, **named)
@@ -98,7 +98,7 @@ def call(module, name, *others, **named):
 
 
 def call_on_bytes(module, name, make=bytes, **named):
-    """The same for a function that decodes what lies in memory."""
+    """Return a reader for a function that decodes bytes in memory."""
 
     def read(path):
         return getattr(pytest.importorskip(module), name)(make(Path(path).read_bytes()), **named)
@@ -166,7 +166,7 @@ def leaves(value):
 
 
 def described(value):
-    """All that can be seen of a value."""
+    """Return everything observable of a value."""
     if isinstance(value, dict):
         return {key: described(one) for key, one in value.items()}
     if isinstance(value, (tuple, list)):

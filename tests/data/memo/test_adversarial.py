@@ -1,6 +1,6 @@
-"""No dataset, however it behaves, gives another sample with a memo than without.
+"""Every dataset, however it behaves, returns the same samples with and without a memo.
 
-HASTEN_EXAMPLES: how many datasets to make up; 150 unless told.
+HASTEN_EXAMPLES: the number of random datasets; 150 by default.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ from hasten.data.memo.memo import Memo, use_in_process
 from hasten.data.memo.ram import MAPPED_FROM, RamTier
 from hasten.data.memo.table import memoizing
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fork, and times of files as Linux has them")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and Linux's file times")
 
 NUM_EXAMPLES = int(os.environ.get("HASTEN_EXAMPLES", "150"))
 NUM_FILES = 24
@@ -65,7 +65,7 @@ def short_quiet(monkeypatch):
 
 @contextlib.contextmanager
 def no_noise():
-    """Without what decoders print of damaged files."""
+    """Suppress what decoders print about damaged files."""
     sys.stdout.flush()
     held = [os.dup(number) for number in (1, 2)]
     with open(os.devnull, "wb") as nothing, warnings.catch_warnings():
@@ -81,7 +81,7 @@ def no_noise():
                 os.close(descriptor)
 
 
-def test_no_dataset_of_thousands_gets_another_sample():
+def test_no_random_dataset_gets_a_different_sample():
     counts = {"hits": 0, "misses": 0, "datasets": 0}
     root = Path(tempfile.mkdtemp())
 
@@ -116,7 +116,7 @@ def test_no_dataset_of_thousands_gets_another_sample():
     assert counts["hits"] > 3 * counts["datasets"] and counts["misses"] > counts["datasets"], counts
 
 
-# The scenarios of an audit of caches that keep whole samples
+# Scenarios from an audit of caches that store whole samples
 
 
 class Photos(Dataset):
@@ -148,7 +148,7 @@ class Photos(Dataset):
 
 
 def train(dataset, *, before=None, during=None, num_epochs=3, num_workers=2, sampler=None, **more):
-    """All batches of a training run."""
+    """Return all batches of a training run."""
     seen = []
     for epoch in range(num_epochs):
         torch.manual_seed(epoch)
@@ -172,7 +172,7 @@ def num_wrong(plain, memoized):
 
 
 def assert_none_wrong(make, tmp_path, prepare=None, **more):
-    """The same training run, on files of its own, without a memo and with it."""
+    """Return the batches of one training run, on separate files, without and with a memo."""
     memo = Memo(RamTier(8 << 20))
     with memoizing(memo):
         runs = []
@@ -223,7 +223,7 @@ class InOneCachedFile(InOneFile):
 
 
 @pytest.mark.parametrize("kind", [InOneFile, InOneCachedFile])
-def test_a01_workers_do_not_share_the_position_of_a_file_that_is_opened_late(kind, tmp_path):
+def test_a01_workers_do_not_share_the_position_of_a_file_opened_late(kind, tmp_path):
     kept = []
 
     def make(root):
@@ -281,7 +281,7 @@ def seeded(worker):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a02_code_behind_decorators_is_run_each_time(num_workers, tmp_path):
+def test_a02_decorated_code_runs_each_time(num_workers, tmp_path):
     def before(dataset, epoch):
         PSEUDO.update(range(epoch * 5, epoch * 5 + 5))
         np.random.seed(epoch)
@@ -308,7 +308,7 @@ def take_over_epoch(worker):
     torch.utils.data.get_worker_info().dataset.epoch = EPOCH.value
 
 
-def test_a03_what_a_worker_init_fn_sets_counts(tmp_path):
+def test_a03_worker_init_fn_takes_effect(tmp_path):
     def before(dataset, epoch):
         EPOCH.value = epoch
 
@@ -332,12 +332,12 @@ class Corrected(Photos):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a04_state_that_changes_within_an_epoch_counts_at_once(num_workers, tmp_path):
+def test_a04_state_changed_within_an_epoch_takes_effect_at_once(num_workers, tmp_path):
     def before(dataset, epoch):
         dataset.stage = 0
 
     def during(dataset, epoch, step):
-        if num_workers == 0:  # workers may have prepared samples ahead, as ever
+        if num_workers == 0:  # workers may have prefetched samples
             dataset.labels += step
             dataset.stage = int(step == 3)
             dataset.transform = (lambda image: image.resize((7, 7)).convert("RGB")) if step > 3 else dataset.transform
@@ -372,7 +372,7 @@ class FromTables(Photos):
             return row, json.load(file)[str(index)], int(np.load(self.root / "labels.npy")[index])
 
 
-def test_a05_the_few_files_and_rows_that_change_count_at_once(tmp_path):
+def test_a05_changed_files_and_rows_take_effect_at_once(tmp_path):
     def before(dataset, epoch):
         dataset.write(epoch + 1)
         for index in (2, 7, 11):
@@ -380,7 +380,7 @@ def test_a05_the_few_files_and_rows_that_change_count_at_once(tmp_path):
                 Path(dataset.paths[index]).write_bytes(image_bytes(0, 100 * epoch + index, (20, 16)))
 
     def during(dataset, epoch, step):
-        time.sleep(0.003)  # for the files to become quiet within an epoch
+        time.sleep(0.003)  # so that the files count as unchanged within an epoch
         if step == 2 and epoch:
             os.replace(dataset.paths[4], dataset.paths[5])
             shutil.copy(dataset.paths[5], dataset.paths[4])
@@ -389,7 +389,7 @@ def test_a05_the_few_files_and_rows_that_change_count_at_once(tmp_path):
 
 
 class Sly(Photos):
-    """Writes to itself round `setattr`."""
+    """Writes to itself while bypassing `setattr`."""
 
     n = 0
 
@@ -436,7 +436,7 @@ print(wrong, memo.counts().tiers[0].num_hits)
 }
 
 
-def test_a07_modules_of_the_users_own_are_not_taken_for_libraries_of_their_name(tmp_path):
+def test_a07_user_modules_are_not_mistaken_for_libraries_of_the_same_name(tmp_path):
     for name, text in OWN_MODULES.items():
         (tmp_path / name).write_text(text)
     np.save(tmp_path / "array.npy", np.arange(4))
@@ -503,7 +503,7 @@ def test_a09_an_index_may_carry_more_than_a_number(num_workers, tmp_path):
 
 @pytest.mark.parametrize("how", ["in place", "replaced", "swapped"])
 @pytest.mark.parametrize("where", ["ram", "disk"])
-def test_a10_other_content_of_the_same_size_and_mtime_is_other_content(how, where, tmp_path):
+def test_a10_different_content_with_the_same_size_and_mtime_is_detected(how, where, tmp_path):
     path, other = tmp_path / "a.bmp", tmp_path / "b.bmp"
 
     def read():
@@ -540,7 +540,7 @@ def test_a10_other_content_of_the_same_size_and_mtime_is_other_content(how, wher
     assert found[3] == read() != found[0]
 
 
-def test_a13_a_lock_does_not_free_itself(tmp_path):
+def test_a13_a_lock_is_not_released_early(tmp_path):
     tier = RamTier(8 << 20, host_key=b"a13 %d" % os.getpid())
     twin = RamTier(8 << 20, host_key=b"a13 %d" % os.getpid())
 
@@ -561,7 +561,7 @@ def test_a13_a_lock_does_not_free_itself(tmp_path):
         tier._file.map(PAGE).close()
         del twin._words, twin._table
         assert not is_free()
-        tier.read(b"1" * 16)  # a mapping, which goes at once
+        tier.read(b"1" * 16)  # a mapping, which is unmapped at once
         assert not is_free()
         _ = tier.num_bytes, tier.takes(1), b"2" * 16 in tier
         assert not is_free()
@@ -569,7 +569,7 @@ def test_a13_a_lock_does_not_free_itself(tmp_path):
     tier.close()
 
 
-def test_spawned_workers_get_no_other_samples(tmp_path):
+def test_spawned_workers_get_the_same_samples(tmp_path):
     photos = Photos(tmp_path / "photos")
     memo = Memo(RamTier(8 << 20))
     runs = []

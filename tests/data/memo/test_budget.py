@@ -23,14 +23,14 @@ from hasten.errors import HastenError
         ("100%", 1000),
     ],
 )
-def test_a_budget_is_read_as_people_write_it(text, num_bytes):
+def test_common_notations_of_a_budget_are_parsed(text, num_bytes):
     assert parse_budget(text, whole=1000) == num_bytes
 
 
 @pytest.mark.parametrize(
     "text", ["", "lots", "-1", -1, "8 GiBs", "120%", "%", "1e9", "nan", 1.5, None, True, "9" * 400]
 )
-def test_a_bad_budget_says_what_to_write_instead(text):
+def test_an_invalid_budget_raises_with_a_suggestion(text):
     with pytest.raises(
         BudgetError, match=r'is not a valid cache size: use bytes, or text like "8 GiB", "500 MB" or "50%"$'
     ) as raised:
@@ -45,7 +45,7 @@ def test_memory_is_shared_with_the_rest_of_the_run_unless_the_user_says_otherwis
     assert ram_budget(2000) == 2000
 
 
-def test_the_tighter_of_machine_and_control_group_counts(monkeypatch):
+def test_the_tighter_limit_of_machine_and_control_group_applies(monkeypatch):
     from hasten.cgroup import CgroupMemory
 
     whole = budget.available_memory()
@@ -56,7 +56,7 @@ def test_the_tighter_of_machine_and_control_group_counts(monkeypatch):
     assert budget.available_memory() > 77
 
 
-def test_a_disks_budget_is_of_what_is_free_even_before_the_folder_exists(tmp_path, monkeypatch):
+def test_a_disk_budget_refers_to_the_free_space_even_before_the_folder_exists(tmp_path, monkeypatch):
     monkeypatch.setattr(budget.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 900})())
     folder = tmp_path / "not" / "yet"
     assert disk_budget(folder) == 450
@@ -64,7 +64,7 @@ def test_a_disks_budget_is_of_what_is_free_even_before_the_folder_exists(tmp_pat
     assert disk_budget(folder, "100%", taken=100) == 1000
 
 
-def test_ranks_come_to_the_same_figure_whatever_is_available_just_now(monkeypatch):
+def test_ranks_get_the_same_budget_regardless_of_available_memory(monkeypatch):
     monkeypatch.setattr(budget, "all_memory", lambda: 1000)
     found = set()
     for available in (100, 900):
@@ -73,7 +73,7 @@ def test_ranks_come_to_the_same_figure_whatever_is_available_just_now(monkeypatc
     assert found == {(400, 400)}
 
 
-def test_a_forecast_says_what_a_full_cache_takes_and_where_it_goes():
+def test_a_forecast_shows_the_full_cache_and_its_tiers():
     found = Forecast(100_000, 61e9, 5.4, (("ram", int(14e9)), ("disk", int(100e9))), 0.002)
     (ram, ram_bytes, ram_share), (disk, disk_bytes, disk_share) = found.shares()
     assert (ram, disk) == ("ram", "disk") and ram_bytes == 14e9 and disk_bytes == pytest.approx(47e9)
@@ -82,9 +82,9 @@ def test_a_forecast_says_what_a_full_cache_takes_and_where_it_goes():
     assert found.line() == "full cache 61 GB = 5.4x the files; 14 GB fits in RAM: 23%; 47 GB fits in disk: 77%"
 
 
-def test_a_forecast_says_what_will_be_computed_again():
+def test_a_forecast_shows_what_is_recomputed():
     found = Forecast(1000, 1e9, None, (("ram", int(4e8)),), 0.1)
-    assert found.line() == "full cache 1.0 GB; 400 MB fits in RAM: 40%; 60% is computed again each epoch"
+    assert found.line() == "full cache 1.0 GB; 400 MB fits in RAM: 40%; 60% is recomputed each epoch"
 
 
 def test_an_empty_dataset_has_a_forecast():

@@ -1,4 +1,4 @@
-"""Image folders: our decoder and transforms give torchvision's samples, whatever happens to the dataset meanwhile."""
+"""Image folders: hasten's decoder and transforms return torchvision's samples, even if the dataset changes."""
 
 import os
 import pickle
@@ -45,7 +45,7 @@ def same(one, other):
 
 
 class Plain(torch.utils.data.Dataset):
-    """The same samples, of which nothing is known."""
+    """The same samples from an unknown class."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -58,7 +58,7 @@ class Plain(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}], ids=str)
-def test_samples_are_torchvisions_with_and_without_a_cache(folder, arguments):
+def test_samples_equal_torchvisions_with_and_without_a_cache(folder, arguments):
     dataset = ImageFolder(folder, transforms.Compose(TRAIN))
     expected, _ = samples_of(Plain(dataset))
     assert same(samples_of(dataset, **arguments)[0], expected)
@@ -67,7 +67,7 @@ def test_samples_are_torchvisions_with_and_without_a_cache(folder, arguments):
     assert loader.stats().cache.num_hits == 24 and loader.stats().cache.num_misses == 12
 
 
-def test_parts_of_several_folders_are_known(folder):
+def test_subsets_of_several_folders_are_recognized(folder):
     dataset = ImageFolder(folder, transforms.Compose(TRAIN))
     parts = ConcatDataset([Subset(dataset, [3, 1]), dataset])
     assert same(samples_of(parts, cache="8 MiB")[0], samples_of(Plain(parts))[0])
@@ -76,7 +76,7 @@ def test_parts_of_several_folders_are_known(folder):
         folder_samples(parts, pixels="identical").sample(torch.tensor(3), torch.Generator)
 
 
-def test_a_transform_that_is_replaced_within_an_epoch_counts_at_once(folder):
+def test_a_transform_replaced_within_an_epoch_takes_effect_at_once(folder):
     dataset = ImageFolder(folder, transforms.Compose([transforms.Resize((20, 20)), transforms.ToTensor()]))
     loader = iter(Loader(dataset, 3, cache="8 MiB"))
     assert next(loader)[0].shape[-1] == 20
@@ -88,7 +88,7 @@ def test_a_transform_that_is_replaced_within_an_epoch_counts_at_once(folder):
     assert next(loader)[0].tolist() == [list(dataset[index][0]) for index in (9, 10, 11)]
 
 
-def test_a_list_of_files_that_is_changed_within_an_epoch_counts_at_once(folder):
+def test_a_file_list_changed_within_an_epoch_takes_effect_at_once(folder):
     dataset = ImageFolder(folder, transforms.ToTensor())
     loader = iter(Loader(dataset, 1, cache="8 MiB"))
     next(loader)
@@ -136,13 +136,13 @@ class Renamed(ImageFolder):
     ],
     ids=["a subclass", "another loader", "another transform"],
 )
-def test_what_is_not_torchvisions_own_is_left_to_the_dataset(folder, change):
+def test_changed_classes_are_left_to_the_dataset(folder, change):
     dataset = change(folder)
     assert folder_samples(dataset, pixels="identical") is None
     assert same(samples_of(dataset, cache="8 MiB")[0], samples_of(Plain(dataset))[0])
 
 
-def test_a_damaged_file_raises_what_the_dataset_raises(folder):
+def test_a_damaged_file_raises_the_datasets_error(folder):
     dataset = ImageFolder(folder, transforms.ToTensor())
     path = dataset.samples[2][0]
     data = Path(path).read_bytes()
@@ -151,7 +151,7 @@ def test_a_damaged_file_raises_what_the_dataset_raises(folder):
         list(Loader(dataset, 4, cache="8 MiB"))
 
 
-def test_it_goes_to_a_worker_together_with_its_dataset(folder):
+def test_it_is_pickled_together_with_its_dataset(folder):
     dataset = ImageFolder(folder, transforms.ToTensor())
     copy, found = pickle.loads(pickle.dumps((dataset, folder_samples(dataset, pixels="identical"))))
     assert found.dataset is copy
@@ -166,7 +166,7 @@ def test_a_center_crop_is_cached(folder):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}], ids=str)
-def test_samples_whose_memory_is_given_back_while_they_are_copied_are_made_again(folder, arguments, monkeypatch):
+def test_samples_are_rebuilt_if_their_memory_is_released_while_copying(folder, arguments, monkeypatch):
     dataset = ImageFolder(folder, transforms.Compose(TRAIN))
     expected, _ = samples_of(Plain(dataset))
     view = RamTier.view
@@ -181,7 +181,7 @@ def test_samples_whose_memory_is_given_back_while_they_are_copied_are_made_again
 
 
 def _with_zeros(memory):
-    """The header, and nothing behind it, as where the pages of a value were given back."""
+    """Return the header followed by zeros, as after the pages of a value were released."""
     copy = memory.copy()
     copy[256:] = 0
     return copy

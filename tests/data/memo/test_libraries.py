@@ -1,4 +1,4 @@
-"""Each memoized library call is like the plain call, and reads a file again once that has changed."""
+"""Each memoized library call equals the plain call, and reads a changed file again."""
 
 import contextlib
 import importlib
@@ -43,7 +43,7 @@ def case(request, tmp_path):
     return SimpleNamespace(name=request.param, path=path, write=write, read=lambda: read(path))
 
 
-def test_a_memoized_call_is_like_the_plain_one(case, memo):
+def test_a_memoized_call_equals_the_plain_call(case, memo):
     plain = described(case.read())
     with memoizing(memo):
         first, first_hits = hits(memo, case.read)
@@ -83,7 +83,7 @@ def test_a_file_that_changed_is_read_again(case, memo, change):
     assert after != before
 
 
-def test_a_file_that_keeps_its_times_is_read_again(tmp_path, memo):
+def test_a_file_changed_without_changing_its_mtime_is_read_again(tmp_path, memo):
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(4))
     os.utime(path, (1, 1))
@@ -96,7 +96,7 @@ def test_a_file_that_keeps_its_times_is_read_again(tmp_path, memo):
         assert np.load(path).tolist() == [1] * 4
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path, memo):
+def test_a_file_that_changes_while_it_is_read_is_not_cached(tmp_path, memo):
     path = tmp_path / "a.bin"
     path.write_bytes(b"1")
 
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_read_fails_like_the_plain_call(case, memo, damage
         assert [outcome(case.read) for _ in range(3)] == [plain] * 3
 
 
-def test_functions_are_replaced_wherever_they_are_exported_and_put_back(memo):
+def test_functions_are_patched_wherever_they_are_exported_and_restored(memo):
     import skimage.io
     import torchvision.io
 
@@ -154,7 +154,7 @@ def test_functions_are_replaced_wherever_they_are_exported_and_put_back(memo):
     assert callable(skimage.io.imread)
 
 
-def test_arguments_that_are_no_plain_values_run_as_they_are(tmp_path, memo):
+def test_calls_with_other_than_plain_arguments_run_unchanged(tmp_path, memo):
     cv2 = pytest.importorskip("cv2")
     path = str(tmp_path / "a.png")
     write_png(path, 1)
@@ -186,7 +186,7 @@ def test_arguments_that_differ_are_described_differently(values):
     assert len(set(found)) == len(values)
 
 
-def test_arguments_that_may_change_are_not_described():
+def test_mutable_arguments_are_not_described():
     class Mine(int):
         pass
 
@@ -277,7 +277,7 @@ def test_values_that_cannot_be_stored_exactly_are_computed_each_time(tmp_path, m
     assert memo.counts().tiers[0].num_fills == 0
 
 
-def test_every_row_names_what_its_library_has():
+def test_every_row_names_existing_functions():
     for module, distributions, _ in (*arrays.ROWS, *volumes.ROWS):
         with contextlib.suppress(ImportError):
             assert release_of(importlib.import_module(module), distributions), module

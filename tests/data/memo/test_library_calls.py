@@ -1,4 +1,4 @@
-"""Calls that are unusual run as they are, and what a library does beside its result is done on a hit, too."""
+"""Unusual calls run unchanged, and a hit repeats a library's side effects."""
 
 import functools
 import io
@@ -89,7 +89,7 @@ NOT_KEPT = {
 
 
 @pytest.mark.parametrize("name", NOT_KEPT)
-def test_torch_load_keeps_nothing_whose_identity_matters(tmp_path, memo, name):
+def test_torch_load_does_not_cache_shared_objects(tmp_path, memo, name):
     path = tmp_path / "a.pt"
     torch.save(NOT_KEPT[name], path)
     time.sleep(0.005)
@@ -103,7 +103,7 @@ def test_torch_load_keeps_nothing_whose_identity_matters(tmp_path, memo, name):
     "named",
     [{"weights_only": False}, {"mmap": True}, {"map_location": "meta"}, {"map_location": lambda storage, _: storage}],
 )
-def test_torch_load_runs_as_it_is_with_unusual_arguments(tmp_path, memo, named):
+def test_torch_load_runs_unchanged_with_unusual_arguments(tmp_path, memo, named):
     path = tmp_path / "a.pt"
     torch.save(torch.ones(3), path)
     time.sleep(0.005)
@@ -118,7 +118,7 @@ def test_torch_load_runs_as_it_is_with_unusual_arguments(tmp_path, memo, named):
     assert memo.counts().num_hits == 0
 
 
-def test_torchvision_warns_on_a_hit_as_often_as_without(tmp_path, memo):
+def test_torchvision_warns_equally_often_on_a_hit(tmp_path, memo):
     vision = pytest.importorskip("torchvision.io")
     path = tmp_path / "a.jpg"
     write_jpeg(path, 1)
@@ -139,7 +139,7 @@ def test_torchvision_warns_on_a_hit_as_often_as_without(tmp_path, memo):
     assert memo.counts().num_hits
 
 
-def test_what_torchvision_makes_up_itself_is_not_kept(memo):
+def test_uninitialized_torchvision_results_are_not_cached(memo):
     v2 = pytest.importorskip("torchvision.transforms.v2")
     with memoizing(memo):
         v2.JPEG(50)(torch.zeros(3, 16, 16, dtype=torch.uint8))
@@ -147,7 +147,7 @@ def test_what_torchvision_makes_up_itself_is_not_kept(memo):
     assert (counts.num_hits, counts.num_misses) == (0, 0)
 
 
-def test_opencv_tells_kinds_of_input_apart(tmp_path, memo):
+def test_opencv_distinguishes_kinds_of_input(tmp_path, memo):
     cv2 = pytest.importorskip("cv2")
     path = tmp_path / "a.png"
     write_png(path, 1)
@@ -165,7 +165,7 @@ def test_opencv_tells_kinds_of_input_apart(tmp_path, memo):
         assert outcomes() == plain
 
 
-def test_opencv_obeys_its_environment(tmp_path, memo, monkeypatch):
+def test_opencvs_environment_variables_are_part_of_the_key(tmp_path, memo, monkeypatch):
     cv2 = pytest.importorskip("cv2")
     write_png(tmp_path / "a.png", 1)
     time.sleep(0.005)
@@ -175,7 +175,7 @@ def test_opencv_obeys_its_environment(tmp_path, memo, monkeypatch):
         assert hits(memo, lambda: cv2.imread(str(tmp_path / "a.png")))[1] == 0
 
 
-def test_torch_load_reads_the_name_of_a_file_too(tmp_path, memo):
+def test_torch_load_depends_on_the_file_name_too(tmp_path, memo):
     path, other = tmp_path / "a.pt", tmp_path / "a.safetensors"
     write_tensors(path, 1)
     os.link(path, other)
@@ -186,7 +186,7 @@ def test_torch_load_reads_the_name_of_a_file_too(tmp_path, memo):
         assert outcome(lambda: torch.load(other)) == plain != outcome(lambda: torch.load(path))
 
 
-def test_a_library_reads_the_name_of_a_file_too(tmp_path, memo):
+def test_a_library_depends_on_the_file_name_too(tmp_path, memo):
     skimage = pytest.importorskip("skimage.io")
     imread = pytest.importorskip("imageio.v3").imread
     path, other = tmp_path / "a.png", tmp_path / "a.tif"
@@ -199,7 +199,7 @@ def test_a_library_reads_the_name_of_a_file_too(tmp_path, memo):
         assert [outcome(lambda: skimage.imread(other)), outcome(lambda: imread(other))] == plain
 
 
-def test_an_archive_closed_raises_as_ever(tmp_path, memo):
+def test_a_closed_archive_raises(tmp_path, memo):
     path = tmp_path / "a.npz"
     write_npz(path, 1)
     time.sleep(0.005)
@@ -214,7 +214,7 @@ def test_an_archive_closed_raises_as_ever(tmp_path, memo):
             archive["first"]
 
 
-def test_a_tiff_file_that_names_others_is_not_kept(tmp_path, memo):
+def test_a_tiff_file_that_names_other_files_is_not_cached(tmp_path, memo):
     tifffile = pytest.importorskip("tifffile")
     path = tmp_path / "a.ome.tif"
     tifffile.imwrite(path, smooth(1), metadata={"axes": "YXS", "Name": "FileName"})
@@ -226,7 +226,7 @@ def test_a_tiff_file_that_names_others_is_not_kept(tmp_path, memo):
     assert memo.counts().num_hits == 0
 
 
-def test_a_tiff_file_that_is_open_is_read_as_ever(tmp_path, memo):
+def test_an_open_tiff_file_is_read_normally(tmp_path, memo):
     tifffile = pytest.importorskip("tifffile")
     write_tiff(tmp_path / "a.tif", 1)
     time.sleep(0.005)
@@ -237,7 +237,7 @@ def test_a_tiff_file_that_is_open_is_read_as_ever(tmp_path, memo):
     assert memo.counts().num_misses == 0
 
 
-def test_pydicom_holds_its_own_array_and_sees_that_the_dataset_changed(tmp_path, memo):
+def test_pydicom_keeps_its_array_and_detects_dataset_changes(tmp_path, memo):
     pydicom = pytest.importorskip("pydicom")
     write_dicom(tmp_path / "a.dcm", 1)
     with memoizing(memo):
@@ -284,7 +284,7 @@ def test_nibabel_keeps_its_own_cache(tmp_path, memo):
             assert not image.in_memory
 
 
-def test_nibabel_maps_what_is_not_compressed(tmp_path, memo):
+def test_nibabel_memory_maps_uncompressed_files(tmp_path, memo):
     nibabel = pytest.importorskip("nibabel")
     path = tmp_path / "a.nii"
     nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4)), path)
@@ -294,7 +294,7 @@ def test_nibabel_maps_what_is_not_compressed(tmp_path, memo):
         assert [type(np.asanyarray(nibabel.load(path).dataobj)) for _ in range(2)] == [plain] * 2
 
 
-def test_hdf5_reads_what_is_open_for_writing_as_ever(tmp_path, memo):
+def test_hdf5_files_open_for_writing_are_read_normally(tmp_path, memo):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "a.h5"
     write_hdf5(path, 1)
@@ -309,7 +309,7 @@ def test_hdf5_reads_what_is_open_for_writing_as_ever(tmp_path, memo):
         assert read_hdf5(path)[0, 0] == 7.0
 
 
-def test_hdf5_looks_nothing_up_in_a_file_that_changed_since_it_was_opened(tmp_path, memo):
+def test_hdf5_does_not_use_the_cache_for_a_file_changed_since_opening(tmp_path, memo):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "a.h5"
     write_hdf5(path, 1)
@@ -325,7 +325,7 @@ def test_hdf5_looks_nothing_up_in_a_file_that_changed_since_it_was_opened(tmp_pa
         assert hits(memo, lambda: read_hdf5(path))[1] == 0
 
 
-def test_hdf5_reads_parts_and_plain_data_as_ever(tmp_path, memo):
+def test_hdf5_slices_and_uncompressed_data_are_read_normally(tmp_path, memo):
     h5py = pytest.importorskip("h5py")
     write_hdf5(tmp_path / "a.h5", 1)
     time.sleep(0.01)
@@ -338,7 +338,7 @@ def test_hdf5_reads_parts_and_plain_data_as_ever(tmp_path, memo):
     assert memo.counts().num_misses == 0
 
 
-def test_a_function_that_the_script_wraps_is_its_own_affair(tmp_path, memo, monkeypatch):
+def test_a_function_wrapped_by_the_script_is_not_cached(tmp_path, memo, monkeypatch):
     path = tmp_path / "a.npy"
     write_npy(path, 3)
     time.sleep(0.005)
@@ -347,7 +347,7 @@ def test_a_function_that_the_script_wraps_is_its_own_affair(tmp_path, memo, monk
         assert np.load(path) is np.load(path) and memo.counts().num_hits == 0
 
 
-def test_a_tensor_from_the_cache_may_be_changed_in_a_graph(tmp_path, memo):
+def test_a_tensor_from_the_cache_may_be_modified_in_a_graph(tmp_path, memo):
     path = tmp_path / "a.pt"
     torch.save(torch.arange(9.0), path)
     time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Images are the same with and without a memo, whatever is done to them."""
+"""Images are the same with and without a memo, whatever operations are applied."""
 
 import copy
 import gc
@@ -65,7 +65,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def photo(tmp_path):
-    """The path of a JPEG file, which has been quiet."""
+    """Return the path of a JPEG file that has not changed for a while."""
     return made_photo(tmp_path / "photo.jpg")
 
 
@@ -80,7 +80,7 @@ def hits(memo):
 
 
 def assert_same(function, *arguments, epochs=3):
-    """A function's result, seen through and through, is in each epoch what it is without a memo."""
+    """Check that everything observable of a function's result is, in each epoch, as without a memo."""
     with using(None):
         plain = attempt(lambda: function(*arguments))
     for epoch in range(epochs):
@@ -89,7 +89,7 @@ def assert_same(function, *arguments, epochs=3):
 
 
 def traced(*steps):
-    """What each of several statements returns or raises, where later ones use `found`, what earlier ones returned."""
+    """Return what each of several statements returns or raises; later ones use earlier results in `found`."""
 
     def function(path):
         found, seen = [], []
@@ -188,7 +188,7 @@ def test_the_common_formats_are_computed_once(folder, memo):
             assert after.tiers[0].num_hits - before.tiers[0].num_hits >= 4, path
 
 
-def test_no_two_files_crops_share_a_result(folder, memo):
+def test_crops_of_different_files_do_not_share_a_result(folder, memo):
     paths = [made_photo(folder / f"photo{number}.png", seed=number, kind=5) for number in range(4)]
 
     def cut(path):
@@ -219,7 +219,7 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("kind", [1, 0, 3, 5, 8], ids=lambda kind: "-".join(map(str, FILES[kind][:2])))
-def test_what_is_written_to_an_image_stays_with_it(write, kind, tmp_path, memo):
+def test_writing_to_an_image_does_not_change_the_cache(write, kind, tmp_path, memo):
     path = made_photo(tmp_path / f"photo.{FILES[kind][0]}", kind=kind)
 
     def written(path, clean):
@@ -242,7 +242,7 @@ def test_what_is_written_to_an_image_stays_with_it(write, kind, tmp_path, memo):
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_what_the_adversaries_do_changes_no_clean_result(name, photo, memo):
+def test_modified_images_do_not_change_later_results(name, photo, memo):
     import random
     from types import SimpleNamespace
 
@@ -272,7 +272,7 @@ def test_a_truncated_file_raises_at_the_same_statement(photo, memo):
     assert repr(plain).count("image file is truncated") >= 3
 
 
-def test_truncated_files_are_taken_or_not_as_it_says_at_that_moment(photo, memo, monkeypatch):
+def test_truncated_files_are_accepted_according_to_the_current_setting(photo, memo, monkeypatch):
     whole = photo.read_bytes()
     photo.write_bytes(whole[: len(whole) * 2 // 3])
     time.sleep(QUIET * 1.3)
@@ -282,7 +282,7 @@ def test_truncated_files_are_taken_or_not_as_it_says_at_that_moment(photo, memo,
         assert (plain[0] == "raised") is not allowed
 
 
-def test_a_promise_made_while_truncated_files_are_taken_is_kept(photo, memo, monkeypatch):
+def test_an_image_deferred_while_truncated_files_are_accepted_is_decoded(photo, memo, monkeypatch):
     whole = photo.read_bytes()
     photo.write_bytes(whole[: len(whole) * 2 // 3])
     time.sleep(QUIET * 1.3)
@@ -381,12 +381,12 @@ HANDLES = [
 
 
 @pytest.mark.parametrize("function", HANDLES, ids=lambda function: function.__name__)
-def test_files_and_bytes_may_be_closed_and_used_again(function, folder, memo):
+def test_files_and_bytes_may_be_closed_and_reused(function, folder, memo):
     for path in sorted(folder.iterdir()):
         assert_same(function, path)
 
 
-def test_a_file_is_left_where_loading_leaves_it(photo, memo):
+def test_a_file_has_the_position_that_loading_leaves(photo, memo):
     both = photo.with_name("both.jpg")
     both.write_bytes(photo.read_bytes() + image_bytes(0, 9, SIZE))
     time.sleep(QUIET * 1.3)
@@ -400,7 +400,7 @@ def test_a_file_is_left_where_loading_leaves_it(photo, memo):
     assert hits(memo)
 
 
-def test_images_kept_for_long_outlive_their_files(tmp_path, memo):
+def test_stored_images_outlive_their_files(tmp_path, memo):
     def keep(folder, change):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -433,7 +433,7 @@ def paths_of_another(tmp_path):
     return path
 
 
-def test_images_kept_over_the_next_opening_outlive_rewriting(tmp_path, memo):
+def test_stored_images_outlive_a_rewrite_of_their_file(tmp_path, memo):
     def keep(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -467,7 +467,7 @@ def test_an_image_is_saved_over_its_own_file(tmp_path, memo):
     assert_same(halve, tmp_path / "photo.png")
 
 
-def test_a_file_that_changes_between_opening_and_decoding_is_read_as_it_is(tmp_path, memo):
+def test_a_file_that_changes_between_opening_and_decoding_is_read_in_its_current_state(tmp_path, memo):
     def changed(path, how):
         made_photo(path)
         Image.open(path).convert("RGB").resize((5, 5))
@@ -486,7 +486,7 @@ def test_a_file_that_changes_between_opening_and_decoding_is_read_as_it_is(tmp_p
         assert_same(changed, tmp_path / "photo.jpg", way)
 
 
-def test_a_file_that_changed_a_moment_ago_is_not_kept(photo, memo):
+def test_a_recently_changed_file_is_not_cached(photo, memo):
     photo.write_bytes(image_bytes(0, 3, SIZE))
     PIPELINES["tensor"](photo)
     assert memo.counts().num_misses == 0
@@ -496,7 +496,7 @@ def test_a_file_that_changed_a_moment_ago_is_not_kept(photo, memo):
     assert hits(memo)
 
 
-def test_a_file_that_changes_while_it_is_decoded_is_not_kept(photo, memo, monkeypatch):
+def test_a_file_that_changes_while_it_is_decoded_is_not_cached(photo, memo, monkeypatch):
     real = Image.frombytes
     original = ImageFile.ImageFile.load_prepare
 
@@ -511,7 +511,7 @@ def test_a_file_that_changes_while_it_is_decoded_is_not_kept(photo, memo, monkey
     assert memo.counts().num_misses == 0 and real is Image.frombytes
 
 
-def test_info_and_exif_are_kept_as_they_are(tmp_path, memo):
+def test_info_and_exif_are_unchanged(tmp_path, memo):
     exif = Image.Exif()
     exif[274], exif[315] = 6, "somebody"
     image = Image.frombytes("RGB", SIZE, os.urandom(3 * 40 * 30))
@@ -538,7 +538,7 @@ def test_info_and_exif_are_kept_as_they_are(tmp_path, memo):
     assert hits(memo) == 0 or hits(memo) > 3
 
 
-def test_text_after_the_pixels_of_a_png_is_there_after_loading(tmp_path, memo):
+def test_text_after_the_pixels_of_a_png_is_available_after_loading(tmp_path, memo):
     from PIL import PngImagePlugin
 
     file = io.BytesIO()
@@ -563,7 +563,7 @@ def test_text_after_the_pixels_of_a_png_is_there_after_loading(tmp_path, memo):
     assert hits(memo)
 
 
-def test_copies_and_pickles_of_promised_images_are_images(photo, memo):
+def test_copies_and_pickles_of_deferred_images_are_images(photo, memo):
     def copies(path):
         opened = Image.open(path)
         rgb = opened.convert("RGB")
@@ -626,7 +626,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=[name.replace(" ", "_") for name in WRONG])
-def test_wrong_arguments_raise_what_pillow_raises(wrong, photo, memo):
+def test_invalid_arguments_raise_pillows_error(wrong, photo, memo):
     def once(path):
         opened = Image.open(path)
         rgb = Image.open(path).convert("RGB")
@@ -636,7 +636,7 @@ def test_wrong_arguments_raise_what_pillow_raises(wrong, photo, memo):
     assert_same(once, photo)
 
 
-def test_wrong_files_raise_what_pillow_raises(tmp_path, memo):
+def test_invalid_files_raise_pillows_error(tmp_path, memo):
     (tmp_path / "text.jpg").write_text("hello")
     for wrong in (
         tmp_path / "none.jpg",
@@ -653,7 +653,7 @@ def test_wrong_files_raise_what_pillow_raises(tmp_path, memo):
     assert_same(lambda: Image.open(tmp_path / "text.jpg", formats="JPEG"))
 
 
-def test_an_image_too_large_for_comfort_is_refused_where_pillow_refuses_it(photo, memo, monkeypatch):
+def test_an_image_above_pillows_size_limit_raises_where_pillow_raises(photo, memo, monkeypatch):
     PIPELINES["crop"](photo)
     rgb = [Image.open(photo).convert("RGB") for _ in range(2)]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
@@ -663,7 +663,7 @@ def test_an_image_too_large_for_comfort_is_refused_where_pillow_refuses_it(photo
         rgb[1].crop((0, 0, 15, 10))
 
 
-def test_images_go_from_thread_to_thread(photo, memo):
+def test_images_may_be_passed_between_threads(photo, memo):
     others = [made_photo(photo.with_name(f"{number}.jpg"), seed=number) for number in range(4)]
     with using(None):
         plain = [np.asarray(Image.open(path).convert("RGB").resize((9, 9))) for path in others]
@@ -675,7 +675,7 @@ def test_images_go_from_thread_to_thread(photo, memo):
             for turn in range(25):
                 number = (seed + turn) % 4
                 image = Image.open(others[number])
-                rgb = shared.setdefault((turn, number), image.convert("RGB"))  # perhaps another thread's
+                rgb = shared.setdefault((turn, number), image.convert("RGB"))  # possibly from another thread
                 small = rgb.resize((9, 9))
                 assert (np.asarray(small) == plain[number]).all()
                 assert np.asarray(rgb.crop((0, 0, 9, 9))).shape == (9, 9, 3)
@@ -691,7 +691,7 @@ def test_images_go_from_thread_to_thread(photo, memo):
     assert failed == [] and hits(memo)
 
 
-def test_children_keep_the_promises_of_their_parent(photo, memo):
+def test_forked_children_compute_their_parents_deferred_images(photo, memo):
     for _ in range(3):
         image = Image.open(photo)
         rgb = image.convert("RGB")
@@ -723,7 +723,7 @@ def test_one_image_serves_two_results(photo, memo):
     assert memo.counts().num_misses == before
 
 
-def test_everything_is_put_back(photo):
+def test_every_patch_is_restored(photo):
     from PIL import JpegImagePlugin
 
     owners = [Image, Image.Image, ImageFile.ImageFile, JpegImagePlugin.JpegImageFile]
@@ -757,7 +757,7 @@ def test_images_outlive_the_memo(photo):
         assert look(rgb.resize((11, 13), Image.Resampling.LANCZOS)) == plain[2]
 
 
-def test_no_memo_in_use_changes_nothing(photo, memo):
+def test_without_a_memo_nothing_changes(photo, memo):
     rgb = Image.open(photo).convert("RGB")
     with using(None):
         assert pillow.TAG not in vars(Image.open(photo))
@@ -780,14 +780,14 @@ def test_no_descriptor_stays_open(folder, memo):
             image = Image.open(path)
             kept.append((image, image.convert("RGB")))
             pipeline_or_error(path)
-    assert len(os.listdir("/proc/self/fd")) <= before + 2 + pillow.MOST_PROMISES
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 + pillow.MAX_DEFERRED
 
 
 def pipeline_or_error(path):
     return attempt(lambda: PIPELINES["tensor"](path))
 
 
-def test_no_file_is_left_to_be_closed_by_the_collector(folder, memo):
+def test_no_file_is_left_open_for_the_garbage_collector(folder, memo):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         unraised = []
@@ -806,7 +806,7 @@ def test_no_file_is_left_to_be_closed_by_the_collector(folder, memo):
     assert unraised == []
 
 
-def test_a_damaged_or_foreign_value_is_computed_again(photo, memo, monkeypatch):
+def test_a_damaged_or_foreign_value_is_recomputed(photo, memo, monkeypatch):
     from hasten.data.memo.codec import Raw
 
     for value in ([1], Raw({}, b"abc"), "text", None, Raw({"mode": "RGB"}, b"")):
@@ -839,12 +839,12 @@ def test_pillow_is_memoized_whenever_it_is_imported(tmp_path, photo):
     assert (done.stdout.strip(), done.stderr) == ("2", "")
 
 
-# What a script may have put in the place of Pillow's functions, and where it reads from.
+# Replacements of Pillow's functions by a script, and the files it reads.
 
 
 @pytest.mark.parametrize("name", ["convert", "resize", "load"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_functions_that_the_script_replaced_are_its_own_affair(photo, monkeypatch, name, when):
+def test_functions_replaced_by_the_script_are_not_cached(photo, monkeypatch, name, when):
     owner = ImageFile.ImageFile if name == "load" else Image.Image
     original, gains = getattr(owner, name), iter(range(100))
 
@@ -862,7 +862,7 @@ def test_functions_that_the_script_replaced_are_its_own_affair(photo, monkeypatc
             monkeypatch.setattr(owner, name, mine)
         pixels = {Image.open(photo).convert("RGB").resize((8, 8)).tobytes() for _ in range(4)}
         if when == "after":
-            monkeypatch.undo()  # before ours are put back below it
+            monkeypatch.undo()  # before hasten's patches below it are restored
     monkeypatch.undo()
     assert memo.counts().num_hits == 0 and len(pixels) == (1 if name == "load" else 4)
     memo.close()
@@ -875,7 +875,7 @@ def patches():
     made.undo()
 
 
-def test_what_hasten_itself_puts_around_pillow_is_no_obstacle_and_part_of_the_key(photo, patches):
+def test_hastens_wrappers_around_pillow_are_accepted_and_part_of_the_key(photo, patches):
     def small():
         return Image.open(photo).convert("RGB").resize((16, 12), Image.Resampling.BILINEAR).tobytes()
 
@@ -899,7 +899,7 @@ def test_what_hasten_itself_puts_around_pillow_is_no_obstacle_and_part_of_the_ke
 
 
 class Window(io.FileIO):
-    """A part of a file, read as if it were the whole."""
+    """A part of a file that reads like a whole file."""
 
     def __init__(self, path, start, end):
         super().__init__(path)
@@ -918,7 +918,7 @@ class Window(io.FileIO):
         return super().tell() - self.start
 
 
-def test_windows_of_one_file_are_not_that_file(tmp_path, memo):
+def test_a_part_of_a_file_is_not_mistaken_for_the_file(tmp_path, memo):
     pieces = [image_bytes(15, seed, (20, 16)) for seed in range(3)]
     (tmp_path / "pack").write_bytes(b"".join(pieces))
     time.sleep(QUIET * 1.3)
@@ -931,7 +931,7 @@ def test_windows_of_one_file_are_not_that_file(tmp_path, memo):
         assert_same(read, at)
 
 
-def test_a_promise_is_kept_before_its_file_is_opened_for_writing(photo, memo):
+def test_a_deferred_image_is_computed_before_its_file_is_opened_for_writing(photo, memo):
     def rewrite(path):
         image = Image.open(path).convert("RGB")
         with open(path, "wb") as file:
@@ -960,7 +960,7 @@ def test_images_that_are_opened_in_pairs_are_both_cached(tmp_path, memo):
     assert after.num_hits > before.num_hits and after.num_misses == before.num_misses
 
 
-def test_a_limit_of_pixels_that_is_set_later_does_not_concern_an_image_that_is_open(photo, memo, monkeypatch):
+def test_a_pixel_limit_set_later_does_not_affect_an_open_image(photo, memo, monkeypatch):
     def look_late():
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
         image = Image.open(photo).convert("RGB")
@@ -972,7 +972,7 @@ def test_a_limit_of_pixels_that_is_set_later_does_not_concern_an_image_that_is_o
     assert len({look_late() for _ in range(3)}) == 1
 
 
-def test_no_transparency_and_a_transparency_of_none_are_not_the_same(tmp_path, memo):
+def test_no_transparency_differs_from_a_transparency_of_none(tmp_path, memo):
     photo = made_photo(tmp_path / "photo.png", kind=4)
 
     def convert(has_one):
@@ -987,7 +987,7 @@ def test_no_transparency_and_a_transparency_of_none_are_not_the_same(tmp_path, m
         assert ("transparency" in convert(has_one).info) == expected
 
 
-def test_an_image_that_is_used_and_resized_is_kept_as_both(photo, memo):
+def test_an_image_that_is_used_and_resized_is_cached_as_both(photo, memo):
     def pair():
         image = loaded(photo).convert("RGB").resize((16, 12))
         return np.asarray(image.resize((8, 6))).tolist(), np.asarray(image).tolist()
@@ -1001,7 +1001,7 @@ def test_an_image_that_is_used_and_resized_is_kept_as_both(photo, memo):
     assert memo.counts().num_misses == before.num_misses and memo.counts().num_hits >= before.num_hits + 2
 
 
-def test_what_load_returns_belongs_to_the_pixels_of_its_time(photo, memo):
+def test_the_result_of_load_refers_to_the_pixels_at_that_time(photo, memo):
     def old_and_new(path):
         image = Image.open(path).convert("RGB")
         old = image.load()
@@ -1014,7 +1014,7 @@ def test_what_load_returns_belongs_to_the_pixels_of_its_time(photo, memo):
 
 
 @pytest.mark.parametrize("pipeline", ["asarray", "array", "resize", "crop", "loaded first"])
-def test_pixels_that_are_given_back_while_they_are_read_are_computed_again(photo, memo, monkeypatch, pipeline):
+def test_pixels_released_while_they_are_read_are_recomputed(photo, memo, monkeypatch, pipeline):
     view = RamTier.view
 
     def view_of_what_is_gone(self, key):

@@ -1,4 +1,4 @@
-"""Functions that the user vouches for."""
+"""Functions marked as pure by the user."""
 
 import time
 from pathlib import Path
@@ -36,7 +36,7 @@ def counted(result):
     return function, calls
 
 
-def test_a_second_call_with_equal_arguments_is_not_made(memo):
+def test_a_second_call_with_equal_arguments_is_skipped(memo):
     function, calls = counted(lambda array, scale: array * scale)
     first = function(np.arange(5.0), scale=2)
     second = function(np.arange(5.0), scale=2)
@@ -46,7 +46,7 @@ def test_a_second_call_with_equal_arguments_is_not_made(memo):
     assert np.array_equal(function(np.arange(5.0), scale=2), first)
 
 
-def test_a_file_that_is_an_argument_counts_by_its_content(memo, tmp_path):
+def test_a_file_argument_is_identified_by_its_content(memo, tmp_path):
     path = tmp_path / "numbers.txt"
     path.write_text("1 2")
     function, calls = counted(lambda path: [float(word) for word in Path(path).read_text().split()])
@@ -57,30 +57,30 @@ def test_a_file_that_is_an_argument_counts_by_its_content(memo, tmp_path):
     assert len(calls) == 2
 
 
-def test_without_a_cache_it_is_the_function_itself():
+def test_without_a_cache_the_function_runs_unchanged():
     function, calls = counted(lambda number: number + 1)
     assert function(3) == function(3) == 4 and len(calls) == 2
 
 
 @pytest.mark.parametrize("argument", [object(), {1, 2}, lambda: 0, torch.ones(2, requires_grad=True)], ids=str)
-def test_arguments_that_cannot_be_compared_make_a_plain_call(memo, argument):
+def test_calls_with_unsupported_arguments_are_not_cached(memo, argument):
     function, calls = counted(lambda value: 7)
     assert function(argument) == function(argument) == 7 and len(calls) == 2
 
 
-def test_arguments_of_other_types_are_not_the_same(memo):
+def test_equal_arguments_of_different_types_differ(memo):
     function, calls = counted(lambda value: repr(value))
     for value in (1, 1.0, True, "1", (1,), [1], np.int64(1), torch.tensor(1), np.array(1), None, b"1", {"a": 1}):
         function(value)
     assert len(calls) == 12
 
 
-def test_what_cannot_be_stored_is_computed_each_time(memo):
+def test_values_that_cannot_be_stored_are_computed_each_time(memo):
     function, calls = counted(lambda value: {value})
     assert function(1) == function(1) == {1} and len(calls) == 2
 
 
-def test_an_exception_passes_and_is_not_kept(memo):
+def test_an_exception_propagates_and_is_not_cached(memo):
     function, calls = counted(lambda value: 1 / value)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -103,12 +103,12 @@ def test_a_plan_names_functions_by_module_and_name(memo, monkeypatch):
     assert len(calls) == 2
 
 
-def test_a_function_that_gives_another_result_is_cached_no_longer(memo, monkeypatch, caplog):
+def test_a_function_that_returns_another_result_is_no_longer_cached(memo, monkeypatch, caplog):
     monkeypatch.setattr(pure, "NUM_CHECKED", 8)
     monkeypatch.setattr(time, "monotonic_ns", iter(range(100)).__next__)
     function, _ = counted(lambda name: time.monotonic_ns())
     assert function("a") == 0
-    assert function("a") == 1 and "gave another result" in caplog.text
+    assert function("a") == 1 and "returned another result" in caplog.text
     assert [function("a"), function("a")] == [2, 3]
 
 
@@ -119,7 +119,7 @@ def test_only_the_first_results_are_compared(memo, monkeypatch):
     assert len(calls) == 1 + 8
 
 
-def test_a_file_counts_by_its_name_too(memo, tmp_path):
+def test_a_file_is_identified_by_its_name_too(memo, tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "dog").mkdir()
     np.save(tmp_path / "cat" / "x.npy", np.arange(3))
@@ -143,7 +143,7 @@ def test_a_folder_is_read_every_time(memo, tmp_path):
     assert function(str(tmp_path)) == function(tmp_path) == 1 and len(calls) == 3
 
 
-def test_functions_made_in_a_function_differ_by_what_is_around_them(memo):
+def test_local_functions_differ_by_their_closures(memo):
     def times(factor):
         @hasten.pure
         def function(number):
@@ -165,12 +165,12 @@ ODD = [
 
 @pytest.mark.parametrize("tensor", ODD, ids=lambda tensor: f"{tensor.layout} {tensor.dtype}")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
-def test_odd_tensors_pass_as_arguments_and_results(memo, tensor):
+def test_unusual_tensors_are_supported_as_arguments_and_results(memo, tensor):
     function, calls = counted(lambda given: given)
     assert function(tensor) is tensor and function(tensor) is tensor and len(calls) == 2
 
 
-def test_arrays_of_other_fields_or_another_order_are_other_arguments(memo):
+def test_arrays_with_other_fields_or_order_are_different_arguments(memo):
     function, _ = counted(lambda array: (array.dtype, array.strides))
     array = np.arange(6.0).reshape(2, 3)
     for one in (array, np.asfortranarray(array), array.view([("a", "f4"), ("b", "i4")])):

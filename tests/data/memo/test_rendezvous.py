@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from hasten.data.memo.rendezvous import meet
+from hasten.data.memo.rendezvous import shared_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets and memfd")
 
 RANK = """
 import sys
-from hasten.data.memo.rendezvous import meet
+from hasten.data.memo.rendezvous import shared_file
 
-file = meet(sys.argv[1].encode(), size=8192)
+file = shared_file(sys.argv[1].encode(), size=8192)
 memory = file.map(8192)
 print("ready", flush=True)
 for line in sys.stdin:
@@ -24,7 +24,7 @@ for line in sys.stdin:
 
 
 class Rank:
-    """A process started apart."""
+    """An independently started process."""
 
     def __init__(self, key):
         self.process = subprocess.Popen(
@@ -66,7 +66,7 @@ def signs():
         return sum("@hasten-" in line for line in file)
 
 
-def test_ranks_started_at_once_and_late_share_a_file_and_leave_nothing(ranks):
+def test_ranks_share_a_file_and_leave_nothing_behind(ranks):
     before = signs()
     key = f"shared {os.getpid()}"
     first, second, apart = ranks(key, key, key + "!")
@@ -81,23 +81,23 @@ def test_ranks_started_at_once_and_late_share_a_file_and_leave_nothing(ranks):
     assert alone.swap(5, 1) == 0
 
 
-def test_a_file_lives_as_long_as_one_who_has_it_and_sizes_do_not_mix():
+def test_a_file_lives_while_a_process_has_it_and_sizes_are_separate():
     key = b"size %d" % os.getpid()
-    one, same, other = meet(key, size=10_000), meet(key, size=10_000), meet(key, size=20_000)
+    one, same, other = shared_file(key, size=10_000), shared_file(key, size=10_000), shared_file(key, size=20_000)
     one.map(10_000)[5:8] = b"abc"
     assert same.map(10_000)[5:8] == b"abc" and other.map(10_000)[5:8] == b"\0\0\0"
     one.close()
-    again = meet(key, size=10_000)
+    again = shared_file(key, size=10_000)
     assert again.map(10_000)[5:8] == b"abc"
     same.close()
     again.close()
-    fresh = meet(key, size=10_000)
+    fresh = shared_file(key, size=10_000)
     assert fresh.map(10_000)[5:8] == b"\0\0\0"
     fresh.close()
     other.close()
 
 
-def test_a_sign_that_leads_elsewhere_is_not_followed():
+def test_an_announcement_of_another_file_is_ignored():
     import hashlib
     import socket
 
@@ -105,6 +105,6 @@ def test_a_sign_that_leads_elsewhere_is_not_followed():
     name = f"hasten-{hashlib.sha256(key + (10_000).to_bytes(8, 'little')).hexdigest()[:32]}"
     with open("/dev/null", "rb") as file, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as liar:
         liar.bind(f"\0{name}/{os.getpid()}/{file.fileno()}")
-        found = meet(key, size=10_000)
+        found = shared_file(key, size=10_000)
     assert os.fstat(found.descriptor).st_size == 10_000
     found.close()

@@ -1,4 +1,4 @@
-"""Stored values are the values, whoever fills, reads, damages or gives back the stores."""
+"""Stored values are exact, whichever processes fill, read, damage or shrink the stores."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ from hasten.data.memo.codec import Encoded, NotStorableError, Raw, decode, encod
 from hasten.data.memo.counters import Counters
 from hasten.data.memo.disk import DiskTier, memo_folder
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, key_of
-from hasten.data.memo.memo import Memo, current, key_of_host, open_memo, remembered, use_in_process, using
+from hasten.data.memo.memo import Memo, current, get_or_compute, key_of_host, open_memo, use_in_process, using
 from hasten.data.memo.ram import MAPPED_FROM, RamTier
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memfd, SIGKILL and record locks as Linux has them")
@@ -50,14 +50,14 @@ def no_pressure(monkeypatch):
 
 
 def stored(value):
-    """The value after it was stored."""
+    """Encode and decode a value."""
     data = b"".join(bytes(piece) for piece in encode(value).pieces)
     assert encode(value).size == len(data)
     return decode(np.frombuffer(bytearray(data), np.uint8))
 
 
 def assert_equal(one, other):
-    """Type for type and bit for bit, strides and flags included."""
+    """Whether two values are identical, including types, bits, strides and flags."""
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         assert (one.dtype, one.shape, one.flags.writeable) == (other.dtype, other.shape, other.flags.writeable)
@@ -173,7 +173,7 @@ VALUES = st.recursive(
 @example((math.inf, -math.inf, -0.0, 5e-324, 1 << 200, "\ud800", b"\0", (), [], {}))
 @example((np.asfortranarray(np.arange(6).reshape(2, 3)), np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0)))
 @example((torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.zeros(0, 3), torch.tensor(2.5)))
-def test_what_is_stored_is_what_it_was(value):
+def test_stored_values_round_trip(value):
     try:
         found = stored(value)
     except NotStorableError:
@@ -183,7 +183,7 @@ def test_what_is_stored_is_what_it_was(value):
 
 
 def has_gaps(value):
-    """Whether an array of the value is not one block, as one of sides of no length may not be."""
+    """Whether an array of the value is not contiguous, which is possible for an empty one."""
     if isinstance(value, (list, tuple, dict)):
         return any(map(has_gaps, value.values() if isinstance(value, dict) else value))
     if isinstance(value, torch.Tensor):
@@ -229,7 +229,7 @@ def nested(depth):
 
 @pytest.mark.parametrize("make", NOT_STORABLE.values(), ids=NOT_STORABLE)
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_be_stored_exactly_is_not(make):
+def test_values_that_cannot_be_stored_exactly_raise(make):
     with pytest.raises(NotStorableError):
         encode([1, make()])
 
@@ -281,18 +281,18 @@ TREES = st.recursive(
 @example({"tensor": 0, "dtype": "float32", "shape": [1 << 60], "stride": [1]})
 @example({"raw": -64, "meta": {}})
 @example({})
-def test_any_header_is_read_or_refused(tree):
+def test_any_header_is_decoded_or_rejected(tree):
     read_or_refused(framed(json.dumps(tree).encode()))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused(data):
+def test_any_bytes_are_decoded_or_rejected(data):
     read_or_refused(data)
     read_or_refused(framed(data))
 
 
-def test_every_cut_and_every_flipped_bit_is_read_or_refused():
+def test_every_truncation_and_flipped_bit_is_decoded_or_rejected():
     data = b"".join(bytes(piece) for piece in encode([np.arange(9.0), torch.arange(4), (1, "x")]).pieces)
     for at in range(len(data)):
         read_or_refused(data[:at])
@@ -302,7 +302,7 @@ def test_every_cut_and_every_flipped_bit_is_read_or_refused():
             read_or_refused(damaged)
 
 
-def test_a_deep_header_is_refused():
+def test_a_deeply_nested_header_is_rejected():
     with pytest.raises(ValueError, match="not a stored value"):
         decode(np.frombuffer(bytearray(framed(b'{"list":[' * 60_000)), np.uint8))
 
@@ -310,7 +310,7 @@ def test_a_deep_header_is_refused():
 # Keys
 
 
-def test_a_key_tells_its_parts_apart():
+def test_a_key_separates_its_parts():
     keys = [
         key_of(b"ab", b"c"),
         key_of(b"a", b"bc"),
@@ -321,11 +321,11 @@ def test_a_key_tells_its_parts_apart():
     assert len({*keys}) == 5 and {len(key) for key in keys} == {16}
 
 
-def test_a_file_is_known_by_what_nobody_can_put_back(tmp_path, monkeypatch):
+def test_a_file_is_identified_by_times_that_cannot_be_set(tmp_path, monkeypatch):
     monkeypatch.setattr("hasten.data.memo.keys.QUIET_SECONDS", 0.01)
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    assert identity_of_path(path) is None  # it has changed just now
+    assert identity_of_path(path) is None  # it has just changed
     time.sleep(0.02)
     before, status = identity_of_path(path), os.stat(path)
     assert before == identity_of_path(str(path)) is not None
@@ -357,7 +357,7 @@ def put(tier, number, size=100_000):
 
 
 def is_held(tier, number, size=100_000):
-    """Whether the tier has the value; if so, it is verified."""
+    """Whether the tier has the value; if so, verify it."""
     memory = tier.read(key(number))
     if memory is None:
         return False
@@ -391,14 +391,14 @@ def tier(request, tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 100, 100_000, MAPPED_FROM + 5])
-def test_what_was_put_in_is_got_out(tier, size):
+def test_a_tier_returns_what_was_written(tier, size):
     assert not is_held(tier, 3, size) and key(3) not in tier
     assert put(tier, 3, size)
     assert is_held(tier, 3, size) and key(3) in tier
     assert not is_held(tier, 4, size) and key(4) not in tier
 
 
-def test_what_is_in_stays_as_it_is(tier):
+def test_stored_values_are_never_overwritten(tier):
     assert put(tier, 3) and not put(tier, 3)
     before = tier.num_bytes
     assert not tier.write(key(3), encode("another")) and tier.num_bytes == before
@@ -406,7 +406,7 @@ def test_what_is_in_stays_as_it_is(tier):
 
 
 @pytest.mark.parametrize("size", [100, MAPPED_FROM])
-def test_what_is_read_is_the_readers_own(tier, size):
+def test_each_reader_gets_separate_memory(tier, size):
     put(tier, 1, size)
     for _ in range(2):
         decode(tier.read(key(1)))["image"][:] = 7
@@ -414,10 +414,10 @@ def test_what_is_read_is_the_readers_own(tier, size):
         assert is_held(tier, 1, size)
 
 
-def test_a_full_tier_takes_nothing_more_and_keeps_what_it_has(tier, tmp_path):
+def test_a_full_tier_takes_nothing_more_and_evicts_nothing(tier, tmp_path):
     filled = [number for number in range(400) if put(tier, number)]
     assert 250 < len(filled) < 340
-    assert filled == list(range(len(filled)))  # nothing made room for what came later
+    assert filled == list(range(len(filled)))  # nothing was evicted for later values
     assert num_held(tier, 400) == len(filled)
     assert tier.num_bytes <= tier.budget
     folder = tmp_path / "memo"
@@ -425,13 +425,13 @@ def test_a_full_tier_takes_nothing_more_and_keeps_what_it_has(tier, tmp_path):
     assert on_disk <= tier.budget
 
 
-def test_what_is_too_large_is_passed_by_and_smaller_ones_still_fit(tier):
+def test_a_value_that_is_too_large_is_skipped_and_smaller_ones_still_fit(tier):
     assert not put(tier, 0, 40 << 20)
     assert put(tier, 1, 1000)
 
 
 @linux
-def test_many_processes_fill_at_once_and_every_value_is_right(tier):
+def test_many_processes_fill_a_tier_concurrently(tier):
     def work():
         order = list(range(150))
         random.Random(os.getpid()).shuffle(order)
@@ -456,7 +456,7 @@ def test_many_processes_never_exceed_a_budget_that_is_too_small(tier):
 
 
 @linux
-def test_threads_fill_at_once_and_every_value_is_right(tier):
+def test_threads_fill_a_tier_concurrently(tier):
     failed = []
 
     def work(seed):
@@ -467,7 +467,7 @@ def test_threads_fill_at_once_and_every_value_is_right(tier):
                 size = MAPPED_FROM if number % 20 == 0 else 2000
                 if not is_held(tier, number, size):
                     put(tier, number, size)
-                assert is_held(tier, number, size) or number in order  # perhaps another's is not yet there
+                assert is_held(tier, number, size) or number in order  # another thread's may not be stored yet
         except BaseException as error:
             failed.append(error)
 
@@ -481,7 +481,7 @@ def test_threads_fill_at_once_and_every_value_is_right(tier):
 
 
 @linux
-def test_killed_processes_neither_bar_the_others_nor_leave_half_a_value(tier):
+def test_killed_processes_neither_block_others_nor_leave_partial_values(tier):
     def victim():
         for number in range(1000):
             put(tier, number, 30_000)
@@ -495,7 +495,7 @@ def test_killed_processes_neither_bar_the_others_nor_leave_half_a_value(tier):
 
 
 @linux
-def test_a_process_that_is_stopped_under_the_lock_hangs_nobody(tier):
+def test_a_process_stopped_while_holding_the_lock_blocks_no_other(tier):
     descriptor = tier._lock.descriptor if isinstance(tier, RamTier) else tier._ledger._descriptor
     taken = forking.Event()
 
@@ -534,7 +534,7 @@ def test_nothing_is_left_open_after_close(tmp_path):
 
 
 @linux
-def test_a_closed_tier_has_and_takes_nothing():
+def test_a_closed_tier_returns_and_takes_nothing():
     tier = RamTier(8 << 20)
     put(tier, 1)
     tier.close()
@@ -543,11 +543,11 @@ def test_a_closed_tier_has_and_takes_nothing():
 
 
 class TestMemory:
-    """What only the tier in memory has to stand."""
+    """Tests for the memory tier only."""
 
     pytestmark = [linux]
 
-    def test_its_budget_is_kept_by_the_kernels_count_whatever_the_sizes(self):
+    def test_the_budget_holds_by_the_kernels_count_for_all_sizes(self):
         tier = RamTier(8 << 20)
         rng = random.Random(1)
         for number in range(2000):
@@ -569,7 +569,7 @@ class TestMemory:
         assert Path("/proc/self/maps").read_text().count("memfd:hasten") == before
         tier.close()
 
-    def test_a_mapping_outlives_giving_back_and_closing(self, monkeypatch):
+    def test_a_mapping_outlives_shrinking_and_closing(self, monkeypatch):
         tier = RamTier(16 << 20)
         put(tier, 1, 2 * MAPPED_FROM)
         put(tier, 2, 500_000)
@@ -585,7 +585,7 @@ class TestMemory:
         assert_equal(held, value_of(1, 2 * MAPPED_FROM))
         held["image"][:] = 1
 
-    def test_a_mapping_goes_with_a_fork_and_stays_private(self):
+    def test_a_mapping_survives_a_fork_and_stays_private(self):
         tier = RamTier(16 << 20)
         put(tier, 1, MAPPED_FROM)
         held = decode(tier.read(key(1)))
@@ -600,11 +600,11 @@ class TestMemory:
         tier.close()
 
     @pytest.mark.parametrize("why", ["too many", "refused"])
-    def test_where_nothing_can_be_mapped_values_are_copied(self, why, monkeypatch):
+    def test_values_are_copied_if_nothing_can_be_mapped(self, why, monkeypatch):
         tier = RamTier(16 << 20)
         put(tier, 1, MAPPED_FROM)
         if why == "too many":
-            monkeypatch.setattr(ram, "MOST_MAPPED", 1)
+            monkeypatch.setattr(ram, "MAX_MAPPED", 1)
         else:
             monkeypatch.setattr(ram, "_Mapping", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOMEM, "no")))
         held = [tier.read(key(1)) for _ in range(3)]
@@ -613,7 +613,7 @@ class TestMemory:
         del held
         tier.close()
 
-    def test_memory_given_back_is_a_miss_and_is_really_given_back(self, monkeypatch):
+    def test_released_memory_is_a_miss_and_is_really_freed(self, monkeypatch):
         tier = RamTier(64 << 20)
         for number in range(40):
             assert put(tier, number, 900_000)
@@ -624,10 +624,10 @@ class TestMemory:
         assert tier.num_bytes <= before - (19 << 20)
         assert 13 <= num_held(tier, 100, 900_000) <= 20
         assert not put(tier, 50, 900_000) and not tier.takes(900_000)
-        assert tier.num_bytes <= before - (19 << 20)  # to look for what is gone has not brought its pages back
+        assert tier.num_bytes <= before - (19 << 20)  # looking up released values has not allocated their pages again
         tier.close()
 
-    def test_a_value_given_back_while_it_is_read_does_not_count(self, monkeypatch):
+    def test_a_value_released_while_it_is_read_is_a_miss(self, monkeypatch):
         tier = RamTier(8 << 20)
         put(tier, 1)
         monkeypatch.setattr(ram, "spare_memory", lambda: 1 << 40)
@@ -642,7 +642,7 @@ class TestMemory:
         assert tier.read(key(1)) is None
         tier.close()
 
-    def test_a_value_whose_room_is_given_back_while_it_is_written_does_not_count(self, monkeypatch):
+    def test_a_value_whose_memory_is_released_while_it_is_written_is_not_stored(self, monkeypatch):
         tier = RamTier(8 << 20)
         monkeypatch.setattr(ram, "spare_memory", lambda: 1 << 40)
         monkeypatch.setattr(ram, "available_memory", lambda: 0)
@@ -670,7 +670,7 @@ class TestMemory:
         assert tier.read(key(1)) is None and key(1) not in tier
         tier.close()
 
-    def test_memory_is_looked_at_while_it_is_filled(self, monkeypatch):
+    def test_memory_is_checked_while_the_tier_is_filled(self, monkeypatch):
         monkeypatch.setattr(ram, "CHECK_EVERY", 1 << 20)
         monkeypatch.setattr(ram, "spare_memory", lambda: 1 << 20)
         tier = RamTier(32 << 20)
@@ -680,11 +680,11 @@ class TestMemory:
         assert 5 << 20 < tier.num_bytes < 9 << 20
         tier.close()
 
-    def test_a_budget_below_the_table_is_refused(self):
-        with pytest.raises(OSError, match="8000 bytes of shared memory hold no values"):
+    def test_a_budget_below_the_table_size_raises(self):
+        with pytest.raises(OSError, match="8000 bytes of shared memory are too few to store values"):
             RamTier(8000)
 
-    def test_a_tier_that_is_let_go_gives_its_memory_back(self):
+    def test_a_deleted_tier_frees_its_memory(self):
         before = len(os.listdir("/proc/self/fd"))
         tier = RamTier(8 << 20)
         put(tier, 1)
@@ -692,7 +692,7 @@ class TestMemory:
         gc.collect()
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_tiers_that_meet_share_what_is_kept(self):
+    def test_tiers_with_the_same_host_key_share_values(self):
         name = b"tiers %d" % os.getpid()
         one, other = (RamTier(1 << 20, host_key=name) for _ in range(2))
         apart = RamTier(1 << 20, host_key=name + b"!")
@@ -702,7 +702,7 @@ class TestMemory:
         other.close()
         apart.close()
 
-    def test_keys_that_share_a_place_in_the_table_are_told_apart(self):
+    def test_colliding_keys_are_distinguished(self):
         tier = RamTier(1 << 20)
         keys = [bytes(8) + bytes([number]) * 8 for number in range(20)]
         for number, one in enumerate(keys):
@@ -720,7 +720,7 @@ class TestMemory:
 
 
 class TestDisk:
-    """What only the tier on disk has to stand."""
+    """Tests for the disk tier only."""
 
     @pytest.fixture
     def root(self, tmp_path):
@@ -744,7 +744,7 @@ class TestDisk:
         other.close()
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_a_damaged_file_is_never_served_and_is_made_again(self, filled, seed):
+    def test_a_damaged_file_is_never_used_and_is_recreated(self, filled, seed):
         rng = random.Random(seed)
         for _ in range(50):
             number = rng.randrange(10)
@@ -763,14 +763,14 @@ class TestDisk:
                 length = min(len(data) - at, rng.choice((8, 512, 5000)))
                 data[at : at + length] = rng.randbytes(length) if damage == "garbage" else bytes(length)
             path.write_bytes(data)
-            if not is_held(filled, number, 20_000):  # what pads the head may be anything
+            if not is_held(filled, number, 20_000):  # the padding of the header may be anything
                 assert not path.exists()
                 assert put(filled, number, 20_000)
             else:
                 assert bytes(data) == good or at < 64
             assert is_held(filled, number, 20_000)
 
-    def test_what_is_not_the_values_file_is_never_served(self, filled):
+    def test_a_file_with_another_key_is_never_used(self, filled):
         filled.write(key(5, b"other"), encode("other"))
         foreign = (filled._folder / key(5, b"other").hex()).read_bytes()
         swapped = self.path(filled, 6).read_bytes()
@@ -799,13 +799,13 @@ class TestDisk:
         assert not is_held(filled, 5, 20_000)
 
     @pytest.mark.parametrize("damage", [b"", b"x", b"\xff" * 24, bytes(24)])
-    def test_a_damaged_count_of_bytes_is_counted_again(self, filled, root, damage):
+    def test_a_damaged_byte_count_is_recounted(self, filled, root, damage):
         before = filled.num_bytes
         (root / "ledger").write_bytes(damage)
         assert put(filled, 20, 20_000)
         assert before < filled.num_bytes < before + 40_000
 
-    def test_what_dead_processes_left_is_removed_when_room_is_short(self, filled, monkeypatch):
+    def test_temporary_files_of_dead_processes_are_removed_when_room_is_short(self, filled, monkeypatch):
         left = filled._folder / ".dead.1.1"
         left.write_bytes(b"x")
         os.utime(left, (0, 0))
@@ -814,7 +814,7 @@ class TestDisk:
         assert not put(filled, 20, 20_000)
         assert not left.exists()
 
-    def test_the_store_used_longest_ago_makes_room_unless_it_is_open(self, root):
+    def test_the_least_recently_used_store_is_removed_unless_it_is_open(self, root):
         stores = [DiskTier(1 << 20, root=root, script=name) for name in ("oldest", "open", "new")]
         for age, store in enumerate(stores[:2]):
             for number in range(15):
@@ -831,8 +831,8 @@ class TestDisk:
         for store in stores[1:]:
             store.close()
 
-    def test_folders_that_are_not_stores_are_nobodys_to_remove(self, root):
-        kept = [root / "patients", root / ("a" * 32)]  # the second has a store's name, and no mark
+    def test_folders_that_are_not_stores_are_never_removed(self, root):
+        kept = [root / "patients", root / ("a" * 32)]  # the second has a store's name, but no marker file
         for folder in kept:
             folder.mkdir(parents=True, mode=0o700)
             (folder / ".hidden").write_bytes(b"precious")
@@ -867,16 +867,16 @@ class TestDisk:
         assert (sorted(os.listdir(filled._folder)), filled.num_bytes) == before
 
     @linux
-    def test_a_folder_that_others_can_write_to_is_refused(self, root):
+    def test_a_folder_that_others_can_write_to_raises(self, root):
         root.mkdir()
         root.chmod(0o777)
-        with pytest.raises(PermissionError, match="others can write to it"):
+        with pytest.raises(PermissionError, match="other users can write to it"):
             DiskTier(1 << 20, root=root, script="x")
         root.chmod(0o700)
         DiskTier(1 << 20, root=root, script="x").close()
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
-    def test_the_folder_is_where_the_user_wants_it(self, monkeypatch, tmp_path):
+    def test_the_user_can_choose_the_folder(self, monkeypatch, tmp_path):
         monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))
         assert memo_folder() == tmp_path / "memo"
         monkeypatch.delenv("HASTEN_CACHE")
@@ -904,7 +904,7 @@ class Counting:
 
     def get(self, memo, number):
         with using(memo):
-            array, found = remembered(key(number), lambda: self.compute(number))
+            array, found = get_or_compute(key(number), lambda: self.compute(number))
         assert (array == number).all() and found == number
         return found
 
@@ -932,7 +932,7 @@ def made(tmp_path):
 
 
 @posix
-def test_nothing_is_computed_twice_where_all_fit(made):
+def test_nothing_is_computed_twice_if_all_values_fit(made):
     values, memo = Counting(), made(ram=16 << 20)
     for seed in range(3):
         values.epoch(memo, seed=seed)
@@ -956,7 +956,7 @@ def test_a_memo_of_half_the_values_saves_half_the_work(made):
 
 
 @posix
-def test_disk_takes_what_memory_does_not_and_each_is_kept_once(made):
+def test_disk_takes_what_memory_cannot_and_each_value_is_stored_once(made):
     values, memo = Counting(), made(ram=2 << 20, disk=7 << 20)
     values.epoch(memo)
     values.computed.clear()
@@ -966,7 +966,7 @@ def test_disk_takes_what_memory_does_not_and_each_is_kept_once(made):
 
 
 @posix
-def test_a_disk_that_has_room_for_all_gets_all_and_fills_memory_in_the_next_run(made):
+def test_a_large_disk_gets_all_values_and_fills_memory_in_the_next_run(made):
     values, memo = Counting(), made(ram=2 << 20, disk=64 << 20)
     values.epoch(memo)
     assert memo.counts().tiers[1].num_fills == 50
@@ -980,55 +980,55 @@ def test_a_disk_that_has_room_for_all_gets_all_and_fills_memory_in_the_next_run(
 
 
 @posix
-def test_what_is_written_to_a_value_is_not_kept(made):
+def test_writing_to_a_value_does_not_change_the_cache(made):
     values = Counting()
     for memo in (made(ram=16 << 20), made(disk=64 << 20), made(ram=4 << 20, disk=64 << 20)):
         for _ in range(3):
             with using(memo):
-                remembered(key(3), lambda: values.compute(3))[0][:] = -1
+                get_or_compute(key(3), lambda: values.compute(3))[0][:] = -1
             values.get(memo, 3)
 
 
 @posix
-def test_what_cannot_be_stored_is_computed_each_time(made):
+def test_values_that_cannot_be_stored_are_computed_each_time(made):
     memo, calls = made(ram=1 << 20), []
     with using(memo):
         for _ in range(2):
-            assert callable(remembered(key(3), lambda: calls.append(1) or len))
+            assert callable(get_or_compute(key(3), lambda: calls.append(1) or len))
     assert len(calls) == 2 and memo.counts().tiers[0].num_fills == 0 and memo.counts().num_misses == 2
 
 
 @posix
-def test_what_computing_raises_is_passed_on_and_not_kept(made):
+def test_an_error_while_computing_propagates_and_is_not_cached(made):
     memo = made(ram=1 << 20)
     with using(memo):
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                remembered(key(3), lambda: 1 // 0)
-        assert remembered(key(3), lambda: 5) == 5
+                get_or_compute(key(3), lambda: 1 // 0)
+        assert get_or_compute(key(3), lambda: 5) == 5
 
 
 @posix
-def test_a_source_that_changed_meanwhile_is_not_kept(made):
+def test_a_source_that_changed_while_computing_is_not_cached(made):
     memo = made(ram=1 << 20)
     with using(memo):
-        assert remembered(key(3), lambda: 5, still=lambda: False) == 5
-        assert remembered(key(3), lambda: 6, still=lambda: True) == 6
-        assert remembered(key(3), lambda: 7) == 6
-        assert remembered(None, lambda: 8) == 8
+        assert get_or_compute(key(3), lambda: 5, is_unchanged=lambda: False) == 5
+        assert get_or_compute(key(3), lambda: 6, is_unchanged=lambda: True) == 6
+        assert get_or_compute(key(3), lambda: 7) == 6
+        assert get_or_compute(None, lambda: 8) == 8
 
 
 @posix
 def test_calls_within_a_computation_are_not_memoized_themselves(made):
     memo, seen = made(ram=1 << 20), []
     with using(memo):
-        remembered(key(3), lambda: seen.append(current()) or 1)
+        get_or_compute(key(3), lambda: seen.append(current()) or 1)
         assert current() is memo
     assert seen == [None]
 
 
 @posix
-def test_a_memo_is_in_use_for_the_process_or_a_thread(made):
+def test_a_memo_applies_to_the_process_or_a_thread(made):
     memo, other, seen = made(ram=1 << 20), made(ram=1 << 20), []
     assert current() is None
     use_in_process(memo)
@@ -1046,18 +1046,18 @@ def test_a_memo_is_in_use_for_the_process_or_a_thread(made):
     assert seen == [memo, None, other, memo] and current() is None
 
 
-def test_a_disk_that_fails_is_given_up_with_one_warning(made, monkeypatch, caplog):
+def test_a_failing_disk_is_abandoned_with_one_warning(made, monkeypatch, caplog):
     values, memo = Counting(), made(disk=64 << 20)
     values.epoch(memo, count=5)
     monkeypatch.setattr(os, "replace", full_disk)
     values.epoch(memo)
     values.epoch(memo)
     [warned] = caplog.messages
-    assert "disk cache takes no more values" in warned and "No space" in warned
+    assert "disk cache stores no more values" in warned and "No space" in warned
     assert memo.counts().tiers[0].num_fills == 5 and memo.counts().tiers[0].num_hits == 10
 
 
-def test_a_disk_that_cannot_be_written_is_still_read(made, monkeypatch, caplog):
+def test_a_read_only_disk_is_still_read(made, monkeypatch, caplog):
     values = Counting()
     values.epoch(made(disk=64 << 20), count=5)
     real = os.open
@@ -1071,18 +1071,18 @@ def test_a_disk_that_cannot_be_written_is_still_read(made, monkeypatch, caplog):
     memo = made(disk=64 << 20)
     values.epoch(memo)
     [warned] = caplog.messages
-    assert "takes no more values" in warned and "cannot be written" in warned
+    assert "stores no more values" in warned and "cannot be written" in warned
     assert (memo.counts().tiers[0].num_hits, memo.counts().num_misses) == (5, 45)
 
 
 @posix
-def test_a_place_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, caplog):
+def test_a_tier_that_cannot_be_opened_is_left_out(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "file"))
     memo = open_memo(ram=100, disk=1 << 20)
     assert [one.partition(":")[0] for one in caplog.messages] == [
-        "nothing is cached on ram",
-        "nothing is cached on disk",
+        "the ram cache is off",
+        "the disk cache is off",
     ]
     values = Counting()
     values.epoch(memo)
@@ -1092,10 +1092,10 @@ def test_a_place_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, caplo
 
 
 @posix
-def test_no_home_folder_is_no_error(monkeypatch, caplog):
+def test_a_missing_home_folder_is_not_an_error(monkeypatch, caplog):
     monkeypatch.setattr("hasten.data.memo.memo.memo_folder", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     open_memo(ram=None, disk="auto").close()
-    assert caplog.messages == ["nothing is cached on disk: no home; HASTEN_CACHE names another folder"]
+    assert caplog.messages == ["the disk cache is off: no home; set HASTEN_CACHE to another folder"]
 
 
 @posix
@@ -1128,13 +1128,13 @@ import numpy as np
 from pathlib import Path
 from hasten.data.memo.disk import DiskTier
 from hasten.data.memo.keys import key_of
-from hasten.data.memo.memo import Memo, remembered, use_in_process
+from hasten.data.memo.memo import Memo, get_or_compute, use_in_process
 from hasten.data.memo.ram import RamTier
 
 def work(memo):
     use_in_process(memo)
     for number in range(40):
-        array = remembered(key_of(b"%d" % number), lambda: np.full(20_000, number))
+        array = get_or_compute(key_of(b"%d" % number), lambda: np.full(20_000, number))
         assert (array == number).all()
         array[:] = 0
 
@@ -1206,7 +1206,7 @@ def test_a_memo_that_is_closed_while_threads_use_it_raises_nothing():
 
 
 @posix
-def test_memory_given_back_is_computed_again(made, monkeypatch):
+def test_released_values_are_recomputed(made, monkeypatch):
     values, memo = Counting(), made(ram=16 << 20)
     values.epoch(memo)
     monkeypatch.setattr(ram, "available_memory", lambda: 0)
@@ -1217,14 +1217,14 @@ def test_memory_given_back_is_computed_again(made, monkeypatch):
 
 
 @posix
-def test_a_value_that_cannot_be_read_is_computed_again(made):
+def test_a_value_that_cannot_be_read_is_recomputed(made):
     values, memo = Counting(), made(ram=16 << 20)
     memo._tiers[0].write(key(3), Encoded([b"nonsense"], 8))
     assert values.get(memo, 3) == 3 and memo.counts().num_misses == 1
 
 
 @posix
-def test_counters_keep_what_dead_processes_counted_and_use_their_rows_again(monkeypatch):
+def test_counters_keep_the_counts_of_dead_processes_and_reuse_their_rows(monkeypatch):
     monkeypatch.setattr(counters_module, "ROWS", 4)
     counters = Counters(["a", "b"])
 
@@ -1258,7 +1258,7 @@ def test_a_memo_leaves_no_descriptor_open(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_memo_of_no_tiers_computes_all():
+def test_a_memo_without_tiers_computes_everything():
     values, memo = Counting(), Memo()
     values.epoch(memo)
     values.epoch(memo)

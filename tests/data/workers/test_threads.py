@@ -1,4 +1,4 @@
-"""Threads where somebody asks for them, or where Python has no global lock."""
+"""Threads on request, or in a Python without a global interpreter lock."""
 
 import pytest
 from samples import Nested
@@ -26,16 +26,14 @@ class Folders(FolderSamples):
     ],
     ids=str,
 )
-def test_samples_that_are_safe_in_threads_get_threads_in_a_python_without_a_lock(
-    monkeypatch, has_gil, arguments, threads
-):
+def test_thread_safe_samples_use_threads_in_python_without_a_gil(monkeypatch, has_gil, arguments, threads):
     monkeypatch.setattr("hasten.data.epoch.state.has_gil", lambda: has_gil)
     monkeypatch.setattr("hasten.data.epoch.state.folder_samples", Folders)
     monkeypatch.setattr("hasten.data.epoch.state.is_threadable", lambda dataset: True)
     assert uses_threads(Loader(Nested(), 4, num_workers=2, **arguments)) is threads
 
 
-def test_a_dataset_of_which_nothing_is_known_gets_processes(monkeypatch):
+def test_an_unknown_dataset_uses_processes(monkeypatch):
     monkeypatch.setattr("hasten.data.epoch.state.has_gil", lambda: False)
     assert uses_threads(Loader(Nested(), 4, num_workers=2)) is False
 

@@ -1,1 +1,1 @@
-"""An epoch: the order, what is asked for, what comes, and what is handed out."""
+"""Epochs: sample order, requests to workers, and batches for the training loop."""

@@ -1,6 +1,6 @@
-"""Epochs of batches, in the sampler's order: asks workers for samples, and hands out batches as they become ready.
+"""Epochs of batches in the sampler's order: requests samples from workers and returns batches as they become ready.
 
-The iterator is one of torch's loader iterators, so tools that instrument those instrument this one too.
+The iterator subclasses torch's loader iterator, so tools that instrument torch's iterators instrument this one too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.data.epoch.base import BaseIterator
-from hasten.data.epoch.handout import hand_out, made_by_dataset, put, raise_again
+from hasten.data.epoch.handout import build_with_dataset, finish_batch, reraise, write_sample
 from hasten.data.epoch.order import Repeats
 from hasten.data.epoch.pending import PendingBatch
-from hasten.data.epoch.staffing import Look, Staff, corrected, usable_cores
+from hasten.data.epoch.staffing import Reading, WorkerPlan, adjusted, usable_cores
 from hasten.data.epoch.state import LoaderOptions, LoaderState, makes_rows
-from hasten.data.epoch.transfer import Crossing, Transfer, transfer_to
+from hasten.data.epoch.transfer import PendingCopy, Transfer, transfer_to
 from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot
 from hasten.data.layout.tree import Layout
@@ -33,10 +33,10 @@ from hasten.data.workers.processes import PoolError, ProcessPool
 from hasten.data.workers.tasks import Result, Task
 from hasten.errors import WorkerDiedError
 
-MOST_STRAYS = 64  # samples that fit no row, of an epoch
-MOST_TASKS = 256  # of a batch
-IMPATIENT_AFTER = 0.05  # seconds in which the first sample should have shown what all are like
-TASK_SECONDS = 16e-3  # of work: less, and listening takes the workers' cores; more, and batch-mates wait
+MAX_UNPLACED = 64  # per epoch: samples that fit no row
+MAX_TASKS = 256  # per batch
+FIRST_SAMPLE_SECONDS = 0.05  # seconds to wait for the first sample, which shows the structure of all
+TASK_SECONDS = 16e-3  # of work per task: shorter ones cost the workers' cores overhead, longer ones delay batches
 
 
 class BatchIterator(BaseIterator):
@@ -51,56 +51,60 @@ class BatchIterator(BaseIterator):
         self._counts = state.counts
         self._replace = options.on_error == "replace"
         self._most_replaced = options.max_error_rate
-        self._staff = Staff(loader.num_workers, loader.prefetch_factor or 1)
-        self._look = Look.now(self._counts, time.perf_counter())
+        self._plan = WorkerPlan(loader.num_workers, loader.prefetch_factor or 1)
+        self._reading = Reading.now(self._counts, time.perf_counter())
         self._in_order = loader.in_order or not self._pool.num_workers
         self._in_rows = makes_rows(loader)
-        self._pending: dict[int, PendingBatch] = {}  # in their order
-        self._dropped: dict[int, PendingBatch] = {}  # nobody wants them, but workers still write to their slots
+        self._pending: dict[int, PendingBatch] = {}  # in order
+        self._dropped: dict[int, PendingBatch] = {}  # no longer needed, but workers still write to their slots
         self._unsent: deque[Task] = deque()
         self._next_number = 0
         self._is_over = False
         self._layout: Layout | None = None
         self._layout_sent: Place | Layout | None = None  # the layout, or where workers find it
         self._layout_slot: Slot | None = None
-        self._is_impatient = False
-        self._num_strays = 0
+        self._first_is_slow = False
+        self._num_unplaced = 0
         if state.layout is not None:
-            self._know(state.layout)
-        self._last: PendingBatch | None = None  # what was asked for by the batch that was handed out last
-        self._learning: PendingBatch | None = None  # its first sample is on its way, to show what all are like
+            self._share_layout(state.layout)
+        self._last: PendingBatch | None = None  # the request of the batch returned last
+        self._probe: PendingBatch | None = None  # its first sample was requested, to show the structure of all
         self._tier = state.tier
         self._transfer = transfer_to(options.device, None if self._tier is None else self._tier.stream)
         if isinstance(self._transfer, Transfer):
-            self._slots.when_returned = self._transfer.passed
-        self._crossing: Crossing | None = None
+            self._slots.when_returned = self._transfer.fence
+        self._pending_copy: PendingCopy | None = None
         self._chunk = 1
-        self._wanted = 0  # bytes of the largest batch that was collated as a whole
+        self._whole_bytes = 0  # bytes of the largest batch that was collated as a whole
 
     @property
     def _workers(self) -> list[Any]:
-        """The worker processes, by the name under which torch's iterator has them."""
+        """The worker processes, under the name that torch's iterator uses."""
         return self._pool.processes if isinstance(self._pool, ProcessPool) else []
 
     @property
     def cache(self) -> Memo | None:
-        """What its samples' library calls go through; None where nothing is cached."""
+        """The cache for library calls of this iterator's samples; None if nothing is cached."""
         return self._state.memo or current()
 
     def remaking(self) -> Callable[[], Any] | None:
-        """What makes the batch handed out last once more, by the dataset itself, each sample from its own seed.
+        """Return a function that rebuilds the last batch with the dataset itself, each sample from its own seed.
 
-        For who doubts that what workers, a cache and other decoders make is the dataset's own. None before the first
-        batch, where a sample of it was replaced, and where batches cross to a device. What the dataset raises is passed on.
+        Used to check that workers, cache and other decoders reproduce the dataset's own batch. The function raises what
+        the dataset raises.
+
+        Returns:
+            The function; None before the first batch, if one of its samples was replaced, and if batches are copied to a
+            device.
         """
         if self._last is None or self._transfer is not None:
             return None
-        return functools.partial(made_by_dataset, self._last, self._config, in_processes=self._pool.is_process)
+        return functools.partial(build_with_dataset, self._last, self._config, in_processes=self._pool.is_process)
 
     # An epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin another epoch with the workers that are there."""
+        """Start another epoch with the existing workers."""
         self._drop_all()
         self._repeats = Repeats(loader.sampler)
         super()._reset(loader, first_iter)
@@ -117,18 +121,18 @@ class BatchIterator(BaseIterator):
     def _next_data(self) -> Any:
         if self._transfer is None:
             return self._next_batch()
-        crossing = self._crossing or self._transfer.send(self._next_batch())
+        pending_copy = self._pending_copy or self._transfer.send(self._next_batch())
         self._fill()
         pending = self._ready()
-        # One that is ready begins to cross while this one trains.
+        # Start copying the next batch, if it is ready, while this one trains.
         ready = pending is not None and pending.error is None
-        self._crossing = self._transfer.send(self._next_batch()) if ready else None
+        self._pending_copy = self._transfer.send(self._next_batch()) if ready else None
         if self._tier is not None and self._state.folders is not None and self._state.memo is not None:
             self._tier.fill(self._state.folders, self._state.memo)
-        return self._transfer.receive(crossing)
+        return self._transfer.receive(pending_copy)
 
     def _next_batch(self) -> Any:
-        """The next batch, in the host's memory."""
+        """Return the next batch, in host memory."""
         began = time.perf_counter()
         self._fill()
         ready = self._num_ready()
@@ -140,37 +144,37 @@ class BatchIterator(BaseIterator):
             self._fill()
         del self._pending[pending.number]
         if self._pool.num_workers:
-            self._fill()  # before anything else, for workers may be waiting
+            self._fill()  # first of all, because workers may be waiting
         waited = time.perf_counter() - began
         if pending.error is not None:
             self._drop(pending)
-            raise_again(pending.error)
+            reraise(pending.error)
         if self._tier is not None and pending.held is not None:
             batch = self._tier.batch(pending)
         else:
-            batch = hand_out(pending, self._layout, self._slots, self._collate_fn)
+            batch = finish_batch(pending, self._layout, self._slots, self._collate_fn)
             if self._tier is not None:
-                self._tier.want(pending.indices)
+                self._tier.enqueue(pending.indices)
         asked = PendingBatch(pending.number, pending.indices, pending.seed, pending.occurrences)
-        self._last = None if pending.replaced else asked  # without its slot, which others wait for
-        self._counts.handed(len(pending.indices), waited=waited, ready=ready)
-        self._look_around()
-        # What lies in a pinned slot is left as it is.
+        self._last = None if pending.replaced else asked  # without its slot, so that the slot can be reused
+        self._counts.count_batch(len(pending.indices), waited=waited, ready=ready)
+        self._adjust_workers()
+        # Tensors in a pinned slot stay as they are.
         return torch_pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
-    def _look_around(self) -> None:
-        """Now and then: are the workers too few, too many, or too uneven."""
-        seen = self._look.since(self._counts, time.perf_counter())
-        if seen is None:
+    def _adjust_workers(self) -> None:
+        """From time to time, check whether there are too few or too many workers, or too little prefetching."""
+        interval = self._reading.since(self._counts, time.perf_counter())
+        if interval is None:
             return
-        self._look = Look.now(self._counts, time.perf_counter())
+        self._reading = Reading.now(self._counts, time.perf_counter())
         if not self._options.adjusts_workers:
             return
-        self._staff = corrected(self._staff, seen, cores=usable_cores())
+        self._plan = adjusted(self._plan, interval, cores=usable_cores())
         try:
-            self._pool.resize(self._staff.num_workers)
-        except OSError:  # no more processes or memory; those that are there are well
-            self._staff = replace(self._staff, num_workers=self._pool.num_workers)
+            self._pool.resize(self._plan.num_workers)
+        except OSError:  # no more processes or memory; the existing workers are unaffected
+            self._plan = replace(self._plan, num_workers=self._pool.num_workers)
 
     def _end_epoch(self) -> None:
         if not self._persistent_workers:
@@ -187,17 +191,17 @@ class BatchIterator(BaseIterator):
     def _num_ready(self) -> int:
         return sum(not pending.num_open for pending in self._pending.values())
 
-    # What is asked for
+    # Requests
 
     def _fill(self) -> None:
-        """Ask for batches until enough are on their way."""
+        """Request batches until enough are in progress."""
         while True:
             while self._unsent:
                 if not self._pool.send(self._unsent[0]):
                     return
                 self._unsent.popleft()
-            waits = self._learning is not None and not self._is_impatient
-            depth = self._staff.factor * max(1, self._staff.num_workers)
+            waits = self._probe is not None and not self._first_is_slow
+            depth = self._plan.factor * max(1, self._plan.num_workers)
             if waits or self._is_over or len(self._pending) >= depth:
                 return
             try:
@@ -213,47 +217,47 @@ class BatchIterator(BaseIterator):
         self._next_number += 1
         self._pending[pending.number] = pending
         if not indices:
-            return  # to collate nothing raises, when its turn has come
+            return  # collating an empty batch raises when its turn comes
         if self._in_rows and self._layout is not None:
             cuts = None if self._tier is None else self._tier.ask(pending, self._layout)
             if cuts is None:
                 self._ask_rows(pending, self._layout)
             else:
                 self._unsent.append(cuts)
-        elif not self._in_rows or self._learning is not None:
+        elif not self._in_rows or self._probe is not None:
             self._ask_whole(pending)
         else:
-            self._learning = pending
+            self._probe = pending
             self._unsent.append(pending.first())
 
     def _ask_whole(self, pending: PendingBatch) -> None:
-        pending.slot = self._slots.take(self._wanted) if self._wanted else None
+        pending.slot = self._slots.take(self._whole_bytes) if self._whole_bytes else None
         self._unsent.append(pending.whole())
 
     def _ask_rows(self, pending: PendingBatch, layout: Layout, *, start: int = 0) -> None:
         assert self._layout_sent is not None
         pending.slot = self._slots.take(layout.num_bytes(len(pending.indices)))
         chunk = (
-            max(self._chunk, len(pending.indices) // MOST_TASKS) if self._pool.num_workers else len(pending.indices)
+            max(self._chunk, len(pending.indices) // MAX_TASKS) if self._pool.num_workers else len(pending.indices)
         )
         self._unsent.extend(pending.rows(chunk, self._layout_sent, start=start))
 
-    # What comes
+    # Results
 
     def _listen(self) -> None:
         timeout = self._timeout or None
-        hurries = self._learning is not None and not self._is_impatient
+        awaits_first = self._probe is not None and not self._first_is_slow
         try:
-            results = self._pool.receive(IMPATIENT_AFTER if hurries else timeout)
+            results = self._pool.receive(FIRST_SAMPLE_SECONDS if awaits_first else timeout)
         except PoolError as error:
             raise WorkerDiedError(error.message(self._name_at)) from None
-        if not results and hurries:
-            self._is_impatient = True  # the first sample is slow: the others need not wait for what it shows
+        if not results and awaits_first:
+            self._first_is_slow = True  # the first sample is slow: do not make the others wait for it
         elif not results:
             raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
         for result in results:
-            self._counts.made(result)
-            self._state.foresee(len(self._dataset))  # type: ignore[arg-type]
+            self._counts.count_result(result)
+            self._state.make_forecast(len(self._dataset))  # type: ignore[arg-type]
             if result.batch in self._pending:
                 self._take(result, self._pending[result.batch])
             else:
@@ -265,60 +269,60 @@ class BatchIterator(BaseIterator):
         return None if pending is None else name_sample(self._dataset, pending.indices[row])
 
     def _take(self, result: Result, pending: PendingBatch) -> None:
-        if pending is self._learning:
-            self._learn(result, pending)
+        if pending is self._probe:
+            self._read_layout(result, pending)
             return
         if pending.held is not None:
             self._take_cuts(result, pending)
             return
         self._unsent.extend(pending.take(result, layout=self._layout_sent, replace=self._replace))
-        self._wanted = max(self._wanted, result.wanted + result.wanted // 4)
+        self._whole_bytes = max(self._whole_bytes, result.num_bytes + result.num_bytes // 4)
         if result.error is None and result.count:
             seconds = result.sample_seconds + result.collate_seconds
             chunk = min(TASK_SECONDS * result.count / max(seconds, 1e-6), 1e4)
             self._chunk = max(1, round(chunk if self._chunk == 1 else 0.8 * self._chunk + 0.2 * chunk))
-        if result.strays:
-            self._state.layout = None  # the next epoch looks anew
-            self._num_strays += len(result.strays)
-            if self._num_strays > MOST_STRAYS:  # samples of many shapes: their batches are made as wholes
+        if result.unplaced:
+            self._state.layout = None  # the next epoch reads the layout again
+            self._num_unplaced += len(result.unplaced)
+            if self._num_unplaced > MAX_UNPLACED:  # samples of many shapes: collate their batches as a whole
                 self._in_rows = False
         if pending.replaced and not pending.num_open:
-            self._counts.replaced(pending, most=self._most_replaced)
+            self._counts.count_replaced(pending, most=self._most_replaced)
 
-    def _learn(self, result: Result, pending: PendingBatch) -> None:
-        """From the first sample: whether there are rows, and what they are like."""
-        self._learning = None
+    def _read_layout(self, result: Result, pending: PendingBatch) -> None:
+        """Learn from the first sample whether samples can be stored in rows, and their layout."""
+        self._probe = None
         pending.num_open = 0
         layout = result.layout
-        if layout is None or not self._know(layout):
-            self._in_rows = result.error is not None  # a sample that failed shows nothing; it fails once more
+        if layout is None or not self._share_layout(layout):
+            self._in_rows = result.error is not None  # a failed sample shows nothing; it will fail again
             self._ask_whole(pending)
             return
         self._ask_rows(pending, layout, start=1)
-        [(row, sample)] = result.strays
+        [(row, sample)] = result.unplaced
         if pending.slot is None:
-            pending.strays[row] = sample
+            pending.unplaced[row] = sample
         else:
-            pending.objects[row] = put(sample, row, pending, layout)
+            pending.objects[row] = write_sample(sample, row, pending, layout)
 
     def _take_cuts(self, result: Result, pending: PendingBatch) -> None:
-        """What to cut from images on the device; or that the batch is to be asked for in the usual way."""
+        """Store the regions to take of images on the device, or request the batch the usual way."""
         assert self._tier is not None and self._layout is not None
         pending.num_open = 0
         if self._tier.take(result, pending, self._layout):
             return
-        self._counts.num_made -= result.count
+        self._counts.num_built -= result.count
         if self._in_rows:
             self._ask_rows(pending, self._layout)
         else:
             self._ask_whole(pending)
 
-    def _know(self, layout: Layout) -> bool:
-        """Tell the workers what samples are like; False where that cannot be told."""
+    def _share_layout(self, layout: Layout) -> bool:
+        """Send the layout to the workers; False if it cannot be sent."""
         if self._pool.is_process:
             try:
-                self._layout_slot = self._slots.write_down(pickle.dumps(layout))
-            except (pickle.PicklingError, AttributeError, TypeError):  # a class within a function
+                self._layout_slot = self._slots.store(pickle.dumps(layout))
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class defined inside a function
                 return False
             self._layout_sent = None if self._layout_slot is None else self._layout_slot.place
         else:
@@ -328,11 +332,11 @@ class BatchIterator(BaseIterator):
         self._layout = self._state.layout = layout
         return True
 
-    # What nobody wants any more
+    # Dropped batches
 
     def _drop_all(self) -> None:
-        self._learning = None
-        self._crossing = None
+        self._probe = None
+        self._pending_copy = None
         known = self._pending | self._dropped
         for task in [*self._unsent, *self._pool.recall()]:
             known[task.batch].num_open -= len(task.indices)
@@ -342,7 +346,7 @@ class BatchIterator(BaseIterator):
             self._drop(pending)
 
     def _drop(self, pending: PendingBatch) -> None:
-        """Let go of a batch; its slot is free when no worker writes to it any more."""
+        """Drop a batch; its slot is freed when no worker writes to it any more."""
         if pending.num_open:
             self._dropped[pending.number] = pending
         else:
@@ -350,4 +354,4 @@ class BatchIterator(BaseIterator):
 
     def __del__(self) -> None:
         if hasattr(self, "_pool"):
-            self._pool.close()  # before the slots that it writes to are anybody else's
+            self._pool.close()  # before the slots it writes to are reused

@@ -1,7 +1,7 @@
-"""Data that is in memory already: whole batches are gathered at once, and no sample is ever made.
+"""In-memory datasets: gather whole batches at once, without building samples.
 
-Only for datasets whose code says that indexing tensors or arrays is all it does, and of which a batch that was gathered
-equals one that default_collate makes.
+Only for datasets whose code shows that they do nothing but index tensors or arrays, and whose gathered batches equal those of
+default_collate.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import numpy as np
 import torch
 from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
 
-from hasten.data.generators import kept
+from hasten.data.generators import preserve_generators
 from hasten.devices import accelerator
 
-NUM_CHECKED = 5  # samples that are collated by torch, to compare
+NUM_CHECKED = 5  # samples collated by torch for comparison
 
 
 @dataclass
 class Columns:
-    """The tensors that a dataset indexes, and how its samples are nested."""
+    """The tensors that a dataset indexes, and the structure of its samples."""
 
     tensors: list[torch.Tensor]
     layout: Callable[[list[torch.Tensor]], Any]
     rows: torch.Tensor | None = None
-    """Which rows of the tensors the indices stand for; None: those of the same number."""
+    """The row of the tensors for each index; None: the row number equals the index."""
     origin: Callable[[], Sequence[object]] | None = None
-    """What the dataset indexes, as it holds it now."""
+    """Returns the objects that the dataset indexes now."""
     raw: tuple[object, ...] = ()
-    """What it held when the columns were made."""
+    """The objects it held when the columns were created."""
     has_arrays: bool = False
-    """Some of the tensors are NumPy's arrays."""
+    """Some of the tensors share memory with NumPy arrays."""
     source: list[tuple[int, int]] | None = None
-    """Of a copy on a device: which tensors it was made from, and their versions."""
+    """For a copy on a device: the (id, version) of each source tensor."""
     held: list[torch.Tensor] | None = None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors."""
+        """Total bytes of the tensors."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     @property
@@ -53,15 +53,15 @@ class Columns:
         return len(now) == len(self.raw) and all(one is other for one, other in zip(now, self.raw))
 
     def is_copy_of(self, other: Columns) -> bool:
-        """Whether these are on a device what the other columns are in the host's memory, by torch's count of changes."""
+        """Whether these are an up-to-date device copy of the other columns, according to torch's version counters."""
         return self.source is not None and self.source == other._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        # The tensors are held by both, so their identities are not anybody else's.
+        # Both sides keep the tensors alive, so their ids cannot have been reused.
         return [(id(tensor), tensor._version) for tensor in self.tensors]  # pyright: ignore[reportPrivateUsage]
 
     def to(self, device: torch.device) -> Columns:
-        """The same on a device."""
+        """Return a copy on a device."""
         rows = None if self.rows is None else self.rows.to(device)
         there = Columns([tensor.to(device) for tensor in self.tensors], self.layout, rows)
         there.source, there.held = self._versions(), self.tensors
@@ -71,7 +71,7 @@ class Columns:
         return len(self.tensors[0]) if self.rows is None else len(self.rows)
 
     def gather(self, indices: torch.Tensor) -> Any:
-        """The batch of `indices`, an int64 vector on the CPU, where the tensors are."""
+        """Return the batch of `indices` (an int64 vector on the CPU), on the tensors' device."""
         device = self.tensors[0].device
         if device.type != "cpu":
             indices = (
@@ -85,7 +85,7 @@ class Columns:
 
 
 class _Dict:
-    """Nests tensors under keys."""
+    """Arranges tensors as a dict."""
 
     def __init__(self, keys: Iterable[Any]) -> None:
         self._keys = tuple(keys)
@@ -94,22 +94,22 @@ class _Dict:
         return dict(zip(self._keys, tensors))
 
 
-def _the_only_one(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _single(tensors: list[torch.Tensor]) -> torch.Tensor:
     return tensors[0]
 
 
 def columns_of(dataset: object) -> Columns | None:
-    """The columns of a dataset that does nothing but index them; None in doubt."""
+    """Return the columns of a dataset that only indexes them; None if that is not certain."""
     found = _columns_of(dataset)
     if found is None or not len(found):
         return None
     count = min(NUM_CHECKED, len(found))
     indices = torch.linspace(0, len(found) - 1, count).long()
     try:
-        with kept():
+        with preserve_generators():
             collated = default_collate([dataset[index] for index in indices.tolist()])  # type: ignore[index]
             return found if equal(found.gather(indices), collated) else None
-    except Exception:  # whatever the dataset raises is raised again in its place
+    except Exception:  # normal loading raises it again
         return None
 
 
@@ -154,7 +154,7 @@ def _of(origin: Callable[[], Sequence[Any]], layout: Callable[[list[torch.Tensor
 
 
 def _of_code(dataset: Any) -> Columns | None:
-    """A class of the user's own whose `__getitem__` is one `return` of `self.name[index]` or a tuple or dict of them."""
+    """Inspect a user's class whose `__getitem__` returns `self.name[index]`, or a tuple or dict of such expressions."""
     getter = type(dataset).__getitem__ if hasattr(type(dataset), "__getitem__") else None
     if hasattr(dataset, "__getitems__") or hasattr(getter, "__wrapped__"):
         return None
@@ -180,15 +180,15 @@ def _of_code(dataset: Any) -> Columns | None:
         names = [_indexed(part, owner, index) for part in value.values]
         layout = _Dict(key.value for key in value.keys if isinstance(key, ast.Constant))
     else:
-        names, layout = [_indexed(value, owner, index)], _the_only_one
-    # An attribute of the class may be a property, which does something.
+        names, layout = [_indexed(value, owner, index)], _single
+    # An attribute of the class may be a property, which runs code.
     if any(name is None or hasattr(type(dataset), name) or name not in vars(dataset) for name in names):
         return None
     return _of(lambda: [vars(dataset).get(name) for name in names if name is not None], layout)
 
 
 def _indexed(node: ast.expr | None, owner: str, index: str) -> str | None:
-    """The name of the attribute in `self.name[index]`."""
+    """Return the attribute's name in `self.name[index]`."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name) or node.slice.id != index:
         return None
     held = node.value
@@ -198,7 +198,7 @@ def _indexed(node: ast.expr | None, owner: str, index: str) -> str | None:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two batches are the same, type for type and bit for bit."""
+    """Whether two batches are identical, including types and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

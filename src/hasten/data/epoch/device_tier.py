@@ -1,18 +1,15 @@
-"""Decoded images on the device, from which later epochs cut theirs there.
+"""Decoded images cached on the device, so that later epochs crop them there.
 
-In: the images of batches that were handed out. Out: batches that were made on the device. Refuses to draw, to look at
-files, and to know transforms.
+Each image is cached as bytes, as it is before the random part of its transforms. For the rest, the loader still asks the
+workers: they check the sample's file, transforms and label, draw the random numbers, and answer with the crop and the flips
+instead of pixels (`FolderSamples.cut_sample`), or report that the sample no longer matches the cached image. A single such
+report makes the loader request the whole batch the usual way. So nothing on the device is used without a check, and a
+sample's random numbers do not depend on where its image is cached.
 
-An image is kept as it is before the random part of its transforms, in bytes. What a batch needs beside it is asked of
-the workers, as ever: whoever would make a sample looks at its file, its transforms and its label, draws what it would
-draw, and answers with the place and the flips instead of pixels (`FolderSamples.cut_sample`); or that the sample is no
-longer made from the image that is held. One such answer, and the whole batch is asked for in the usual way. So nothing that
-the device holds is ever taken on trust, and what a sample draws does not depend on where its image lies.
-
-Images get here from the host's memory, where the workers have put them: after each batch the training process moves some,
-for no longer than `FILL_SHARE` of the time since the batch before. What is in stays in, until a worker disowns it; a full
-tier takes nothing more. The budget is a share of what is free after the first step, when the model has what it needs.
-All of it happens on one stream, on which the batches cross as well, so nothing needs to wait for anything else.
+Images are copied from the host's cache, which the workers fill: after each batch the training process copies some, for at most
+`FILL_SHARE` of the time since the previous batch. A cached image stays until a worker reports a mismatch; a full tier takes no
+more. The budget is a fraction of the memory that is free after the first step, when the model has allocated what it needs. All
+work runs on one stream, the one that also copies batches, so it needs no further synchronization.
 """
 
 from __future__ import annotations
@@ -39,22 +36,22 @@ from hasten.data.memo.memo import Memo, MemoCounts, TierCounts
 from hasten.data.workers.tasks import Result, Task
 from hasten.devices import accelerator
 
-DEVICE_SHARE = 0.25  # of the device's free memory: what a later step may need is not known
-FILL_SHARE = 0.05  # of the training process's time, to move images
-MOST_SECONDS = 5e-3  # for that, after a batch
-MOST_WANTED = 1 << 16  # images that wait to be moved
-ROUNDED_TO = 512  # bytes, by torch's allocators
+DEVICE_SHARE = 0.25  # of the device's free memory; later steps may need more than the first
+FILL_SHARE = 0.05  # of the training process's time, for copying images
+MAX_FILL_SECONDS = 5e-3  # of copying after a batch
+MAX_QUEUED = 1 << 16  # images waiting to be copied
+ROUNDED_TO = 512  # bytes: the granularity of torch's allocators
 
 
 class DeviceTier:
-    """The images of one dataset on one device."""
+    """The images of one dataset that are cached on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream = accelerator.new_stream(device)
         self._device = device
-        self._held: dict[int, tuple[Prepared, torch.Tensor]] = {}  # by the sample's index
-        self._disowned: dict[int, bytes] = {}  # keys that workers would have nothing of
-        self._wanted: deque[int] = deque(maxlen=MOST_WANTED)
+        self._held: dict[int, tuple[Prepared, torch.Tensor]] = {}  # by sample index
+        self._mismatched: dict[int, bytes] = {}  # keys that workers reported as mismatched
+        self._queue: deque[int] = deque(maxlen=MAX_QUEUED)
         self._filled_at: float | None = None
         self._budget: int | None = None
         self._is_full = False
@@ -63,7 +60,7 @@ class DeviceTier:
     # Batches
 
     def ask(self, pending: PendingBatch, layout: Layout) -> Task | None:
-        """The task for a batch all of whose images are here; None for any other."""
+        """Return the task for a batch whose images are all cached here; otherwise None."""
         if _images_in(layout) is None:
             return None
         found = [self._held.get(index) if type(index) is int else None for index in pending.indices]
@@ -73,23 +70,23 @@ class DeviceTier:
         return pending.cuts([image for _, image in held], [prepared for prepared, _ in held])
 
     def take(self, result: Result, pending: PendingBatch, layout: Layout) -> bool:
-        """Note the answer; False where the batch is to be asked for in the usual way, because of a sample or of its shape."""
-        answers = dict(result.strays)
+        """Store the workers' answer; False if a sample or its shape means the batch must be requested the usual way."""
+        answers = dict(result.unplaced)
         for row, index in enumerate(pending.indices):
             if answers.get(row) is None and result.error is None:
-                self._disown(index)
+                self._mark_mismatched(index)
         leaf = _images_in(layout)
         fits = leaf is not None and len(answers) == len(pending.indices)
         if not fits or not all(_is_like(answer, leaf) for answer in answers.values()):
             pending.held = None
             return False
-        pending.strays = answers
+        pending.unplaced = answers
         return True
 
     def batch(self, pending: PendingBatch) -> Any:
-        """The batch, on its way: its labels are still on the host, and its images are bytes on the device."""
+        """Assemble the batch: images as bytes on the device, labels still on the host."""
         assert pending.held is not None
-        samples: list[CutSample] = [pending.strays[row] for row in range(len(pending.indices))]
+        samples: list[CutSample] = [pending.unplaced[row] for row in range(len(pending.indices))]
         with accelerator.on_stream(self.stream):
             images = [sample.cut.of(image).expand(CHANNELS, -1, -1) for sample, image in zip(samples, pending.held)]
             pixels = torch.stack(images)
@@ -98,42 +95,42 @@ class DeviceTier:
         return [
             LateImages(pixels, samples[0].scaling),
             default_collate(labels),
-        ]  # a list of a tuple, as torch does it
+        ]  # a tuple becomes a list, as in torch
 
-    def _disown(self, index: int) -> None:
+    def _mark_mismatched(self, index: int) -> None:
         gone = self._held.pop(index, None)
         if gone is not None:
-            self._disowned[index] = gone[0].key
+            self._mismatched[index] = gone[0].key
             self._num_bytes -= _bytes_of(gone[1])
             self._is_full = False
 
     # Images
 
-    def want(self, indices: Iterable[Any]) -> None:
-        """Have the images of these samples moved here some time."""
+    def enqueue(self, indices: Iterable[Any]) -> None:
+        """Queue the images of these samples to be copied here."""
         if not self._is_full:
-            self._wanted.extend(index for index in indices if type(index) is int and index not in self._held)
+            self._queue.extend(index for index in indices if type(index) is int and index not in self._held)
 
     def fill(self, folders: FolderSamples, memo: Memo) -> None:
-        """Move some of the images that are wanted, those that lie in the host's memory. Called once a batch."""
+        """Copy some queued images that are in the host's cache. Called once per batch."""
         now, before = time.perf_counter(), self._filled_at
-        if before is not None and self._wanted:
+        if before is not None and self._queue:
             if self._budget is None:
                 self._budget = int(DEVICE_SHARE * accelerator.free_memory(self._device))
-            until = now + min(FILL_SHARE * (now - before), MOST_SECONDS)
-            while self._wanted:
-                self._move(self._wanted.popleft(), folders, memo)
+            until = now + min(FILL_SHARE * (now - before), MAX_FILL_SECONDS)
+            while self._queue:
+                self._move(self._queue.popleft(), folders, memo)
                 if time.perf_counter() >= until:
                     break
         self._filled_at = time.perf_counter()
 
     def _move(self, index: int, folders: FolderSamples, memo: Memo) -> None:
-        folders.look_again()
+        folders.forget_transforms()
         key = None if index in self._held else folders.key_to_cut(index)
-        if key is None or key == self._disowned.get(index):
+        if key is None or key == self._mismatched.get(index):
             return
         image = None
-        with contextlib.suppress(ValueError):  # not a stored value
+        with contextlib.suppress(ValueError):  # an invalid entry
             image = memo.in_memory(key)
         if image is None:
             return
@@ -154,17 +151,17 @@ class DeviceTier:
 
     def _stop(self) -> None:
         self._is_full = True
-        self._wanted.clear()
+        self._queue.clear()
 
-    # What it did
+    # Statistics
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """Whether no image is cached."""
         return not self._held
 
-    def beside(self, counts: MemoCounts) -> MemoCounts:
-        """The counts of the tiers on the host, and before them this one's."""
+    def add_counts_to(self, counts: MemoCounts) -> MemoCounts:
+        """Return `counts` with this tier placed before the host's tiers."""
         mean = counts.seconds_computing / max(1, counts.num_misses)
         taken = self._num_bytes, self._budget or 0
         own = TierCounts("device", self._num_hits, self._num_fills, *taken, self._num_hits * mean)
@@ -174,19 +171,19 @@ class DeviceTier:
 _tiers: weakref.WeakKeyDictionary[Memo, dict[torch.device, DeviceTier]] = weakref.WeakKeyDictionary()
 
 
-def tier_beside(memo: Memo, device: torch.device) -> DeviceTier | None:
-    """The tier that lives as long as a memo; None for a device whose memory is the host's."""
+def tier_for(memo: Memo, device: torch.device) -> DeviceTier | None:
+    """Return the device tier that belongs to a memo; None for a device that shares the host's memory."""
     if not accelerator.has_streams(device):
         return None
     numbered = accelerator.current_stream(device).device
-    beside = _tiers.setdefault(memo, {})
-    if numbered not in beside:
-        beside[numbered] = DeviceTier(numbered)
-    return beside[numbered]
+    tiers = _tiers.setdefault(memo, {})
+    if numbered not in tiers:
+        tiers[numbered] = DeviceTier(numbered)
+    return tiers[numbered]
 
 
 def _images_in(layout: Layout) -> Leaf | None:
-    """The images of pairs of an image and a label that become floats on the device; None where samples are otherwise."""
+    """Return the images' leaf if samples are (image, label) pairs whose floats are computed on the device; else None."""
     root = layout.root
     if root.type is not tuple or len(root.parts) != 2 or root.parts[0].kind != "image":
         return None

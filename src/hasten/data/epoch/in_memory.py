@@ -1,4 +1,4 @@
-"""An epoch of batches that are gathered from memory. No worker is started: gathering a batch takes less than asking for it."""
+"""Epochs of batches gathered from memory, without workers: gathering a batch takes less time than requesting it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hasten.data.epoch.state import LoaderOptions, LoaderState
 from hasten.data.epoch.transfer import transfer_to
 from hasten.devices import accelerator
 
-DEVICE_SHARE = 0.25  # of the device's free memory: the model and what it computes need the rest
+DEVICE_SHARE = 0.25  # of the device's free memory: the model and its activations need the rest
 
 
 class InMemoryIterator(BaseIterator):
@@ -24,22 +24,22 @@ class InMemoryIterator(BaseIterator):
 
     def __init__(self, loader: DataLoader[Any], options: LoaderOptions, state: LoaderState, columns: Columns) -> None:
         self._on_host = columns
-        self._columns = _near(columns, options, state)
+        self._columns = _on_device(columns, options, state)
         self._transfer = transfer_to(options.device)
         super().__init__(loader, state)
 
     @property
     def _workers(self) -> list[Any]:
-        """None of them, by the name under which torch's iterator has them."""
+        """No worker processes, under the name that torch's iterator uses."""
         return []
 
     def _order(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
-        """Vectors where that is known to be the same; `given` has not begun then, and is dropped."""
+        """Yield index vectors if the order is known; `given` has not started then, and is dropped."""
         found = batches_of_indices(self._index_sampler)
         return self._of_keys(given) if found is None else found
 
     def _of_keys(self, given: Iterator[Any]) -> Iterator[torch.Tensor | list[Any]]:
-        """Vectors where the sampler gives whole numbers; else its keys as they are."""
+        """Yield a vector for batches of integers, and any other keys unchanged."""
         for keys in given:
             if set(map(type, keys)) == {int}:
                 indices = torch.as_tensor(keys, dtype=torch.int64)
@@ -59,14 +59,14 @@ class InMemoryIterator(BaseIterator):
             batch = (self._on_host if on_host else self._columns).gather(indices)
         if self._transfer is not None and on_host:
             batch = self._transfer.receive(self._transfer.send(batch))
-        self._state.counts.handed(len(indices), waited=time.perf_counter() - began, ready=0)
+        self._state.counts.count_batch(len(indices), waited=time.perf_counter() - began, ready=0)
         return batch
 
 
-def _near(columns: Columns, options: LoaderOptions, state: LoaderState) -> Columns:
-    """The columns on the device, where they fit there; moved once, and again when they have changed."""
+def _on_device(columns: Columns, options: LoaderOptions, state: LoaderState) -> Columns:
+    """Return the columns on the device if they fit; copied once, and again after a change."""
     device = options.device
-    if device is None or columns.has_arrays:  # nobody can tell when a NumPy array changes
+    if device is None or columns.has_arrays:  # changes to a NumPy array cannot be detected
         return columns
     known = state.on_device
     if known is not None and known.is_copy_of(columns):

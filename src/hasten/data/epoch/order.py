@@ -1,4 +1,4 @@
-"""Which samples come when: the sampler's own order, as vectors where that is the same."""
+"""The order of samples: the sampler's own, as index vectors where they give the same order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Repeats:
-    """How often each index of an epoch has come before."""
+    """Counts how often each index occurred before in an epoch."""
 
     def __init__(self, sampler: object) -> None:
         self._seen: Counter[Any] | None = None if _never_repeats(sampler) else Counter()
 
     def count(self, indices: Sequence[Any]) -> list[int] | None:
-        """Of these, which come now; None: never."""
+        """Return how often each of `indices` occurred before, and count them; None if none did."""
         if self._seen is None:
             return None
         counts: list[int] = []
@@ -39,9 +39,9 @@ def _never_repeats(sampler: object) -> bool:
 
 
 def batches_of_indices(sampler: object) -> Iterator[torch.Tensor] | None:
-    """The same batches as int64 vectors, without a Python number for each index; None where that is not known.
+    """Return the sampler's batches as int64 vectors, without a Python number per index; None if that is not possible.
 
-    Draws from the same generators as iterating over `sampler` does, when it does.
+    Draws from the same generators, at the same time, as iterating over `sampler`.
     """
     if type(sampler) is not BatchSampler:
         return None
@@ -69,12 +69,12 @@ def _batches(inner: RandomSampler | SequentialSampler, batch_size: int, drop_las
     for start in range(0, length - batch_size + 1 if drop_last else length, batch_size):
         yield order[start : start + batch_size]
     if generator is not None:
-        torch.randperm(length, generator=generator)  # RandomSampler draws a last part, which is empty
+        torch.randperm(length, generator=generator)  # RandomSampler draws a last, empty part
 
 
 @functools.cache
 def _shuffles_as_known() -> bool:
-    """Whether this torch's RandomSampler still draws what `_batches` draws."""
+    """Whether this torch's RandomSampler draws what `_batches` draws."""
     ours, theirs = torch.Generator(), torch.Generator()
     sampler = BatchSampler(RandomSampler(range(11), generator=theirs), 4, False)
     known = list(sampler)

@@ -1,4 +1,4 @@
-"""A batch in the making: what has been asked for, and what has come."""
+"""A batch in progress: the samples requested and the results received."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from hasten.data.workers.tasks import Replaced, Result, Task
 
 @dataclass
 class PendingBatch:
-    """One batch, from its order to its last row."""
+    """One batch, from its request to its last row."""
 
     number: int
     indices: list[Any]
-    """What the sampler gave; for a dataset without batching, one key."""
+    """The sampler's indices; for a dataset without batching, a single key."""
     seed: int
     occurrences: list[int] | None
     slot: Slot | None = None
     num_open: int = 0
-    """Leaf that have been asked for and have not come."""
+    """Number of samples requested but not received."""
     objects: dict[int, list[object]] = field(default_factory=dict)
-    strays: dict[int, Any] = field(default_factory=dict)
+    unplaced: dict[int, Any] = field(default_factory=dict)
     is_whole: bool = False
     held: list[torch.Tensor] | None = None
-    """On the device: the images that the samples are cut from."""
+    """The device's images from which the samples are cropped."""
     value: Any = None
-    """The whole batch; or its header, where its arrays lie in the slot or in `memory`."""
+    """The whole batch; or its header, if its arrays are in the slot or in `memory`."""
     memory: bytearray | None = None
     in_slot: bool = False
     error: BaseException | None = None
     replaced: list[Replaced] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)
-    _instead: dict[int, Any] = field(default_factory=dict)
+    _substitutes: dict[int, Any] = field(default_factory=dict)
 
     def whole(self) -> Task:
-        """The task for all of it at once."""
+        """Return the task for the whole batch."""
         self.is_whole = True
-        return self._ticket("whole", 0, self.indices, None, self.occurrences)
+        return self._task("whole", 0, self.indices, None, self.occurrences)
 
     def cuts(self, images: list[torch.Tensor], held: list[Prepared]) -> Task:
-        """The task for what to cut from images on the device."""
+        """Return the task for the regions to take of images on the device."""
         self.held = images
-        return replace(self._ticket("cuts", 0, self.indices, None, self.occurrences), held=held)
+        return replace(self._task("cuts", 0, self.indices, None, self.occurrences), held=held)
 
     def first(self) -> Task:
-        """The task for its first sample alone."""
-        return self._ticket("first", 0, self.indices[:1], None, self._occurrences_at(0, 1))
+        """Return the task for the first sample alone."""
+        return self._task("first", 0, self.indices[:1], None, self._occurrences_at(0, 1))
 
     def rows(self, chunk: int, layout: Place | Layout, *, start: int = 0) -> Iterator[Task]:
-        """Tasks of `chunk` samples each, from the row `start` on."""
+        """Yield tasks of `chunk` samples each, from row `start`."""
         for row in range(start, len(self.indices), chunk):
             end = row + chunk
-            yield self._ticket("rows", row, self.indices[row:end], layout, self._occurrences_at(row, end))
+            yield self._task("rows", row, self.indices[row:end], layout, self._occurrences_at(row, end))
 
     def _occurrences_at(self, start: int, end: int) -> list[int] | None:
         return None if self.occurrences is None else self.occurrences[start:end]
 
-    def _ticket(
+    def _task(
         self,
         kind: Literal["first", "rows", "whole", "cuts"],
         row: int,
@@ -78,34 +78,34 @@ class PendingBatch:
         return Task(self.number, row, kind, indices, self.seed, occurrences, len(self.indices), place, layout)
 
     def take(self, result: Result, *, layout: Place | Layout | None, replace: bool) -> list[Task]:
-        """Note what came; return what must be asked for again because a sample failed."""
+        """Store a result; return tasks for what must be requested again because a sample failed."""
         self.value, self.memory, self.in_slot = result.value, result.memory, result.in_slot
-        self.strays.update(result.strays)
+        self.unplaced.update(result.unplaced)
         self.objects.update(enumerate(result.objects, result.start))
         self.replaced += result.replaced
         self.num_open -= result.count
         for row in range(result.start, result.start + result.count):
-            if row in self._instead and (result.error is None or row < result.row):
-                index, error = self._instead.pop(row)
+            if row in self._substitutes and (result.error is None or row < result.row):
+                index, error = self._substitutes.pop(row)
                 self.replaced.append(Replaced(self.indices[row], index, error))
         if result.error is None:
             return []
-        tasks = list(self._again(result, layout)) if replace and layout is not None else []
+        tasks = list(self._retry(result, layout)) if replace and layout is not None else []
         if not tasks:
             self.error = self.error or result.error
         return tasks
 
-    def _again(self, result: Result, layout: Place | Layout) -> Iterator[Task]:
+    def _retry(self, result: Result, layout: Place | Layout) -> Iterator[Task]:
         row = result.row
         attempt = self._attempts.get(row, 0)
         other = substitute(self.indices, row, attempt, self.seed)
         if other is None:
             return
         self._attempts[row] = attempt + 1
-        first = self._instead[row][1] if row in self._instead else repr(result.error)
-        self._instead[row] = other, first
-        yield self._ticket("rows", row, [other], layout, [-1 - attempt])
+        first = self._substitutes[row][1] if row in self._substitutes else repr(result.error)
+        self._substitutes[row] = other, first
+        yield self._task("rows", row, [other], layout, [-1 - attempt])
         end = result.start + result.count
         if row + 1 < end:
             rest = self.indices[row + 1 : end]
-            yield self._ticket("rows", row + 1, rest, layout, self._occurrences_at(row + 1, end))
+            yield self._task("rows", row + 1, rest, layout, self._occurrences_at(row + 1, end))

@@ -1,6 +1,6 @@
-"""Resuming mid-epoch without making the samples that were handed out before.
+"""Resume mid-epoch without building the samples of earlier batches.
 
-The state is made of plain values, which `torch.load(weights_only=True)` takes. The number of workers may be another.
+The state consists of plain values that `torch.load(weights_only=True)` accepts. The number of workers may change.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ VERSION = 1
 
 @dataclass
 class Position:
-    """A point in an epoch."""
+    """A position in an epoch."""
 
     batch_size: int | None
     base_seed: int
-    """Of the samples' own randomness."""
+    """Seed of the samples' random numbers."""
     epoch: int
-    """BaseIterator on that seed before this one."""
+    """Number of epochs on that seed before this one."""
     has_drawn_seed: bool
-    """The seed was drawn when this epoch began; workers that stay keep the seed of their first."""
+    """The seed was drawn at the start of this epoch; persistent workers keep the seed of their first epoch."""
     generators: dict[str, Any]
-    """As they were when the epoch began."""
+    """Their states at the start of the epoch."""
     batches: int = 0
-    """Handed out so far."""
+    """Batches returned so far."""
 
 
 def to_state(position: Position | None) -> dict[str, Any]:
-    """The state of a loader: in an epoch, or between two."""
+    """Return the state of a loader, in an epoch or between two."""
     return {"hasten_loader": VERSION, "position": None if position is None else dict(vars(position))}
 
 
 def from_state(state: Any, *, batch_size: int | None) -> Position | None:
-    """The position of a state. Raises StateError where it is not of such a loader."""
+    """Return the position stored in a state. Raises StateError if it does not come from such a loader."""
     if not isinstance(state, dict) or state.get("hasten_loader") != VERSION:
-        raise StateError("this is not the state of a hasten.Loader; pass what its state_dict() gave")
+        raise StateError("this is not the state of a hasten.Loader; pass the value that its state_dict() returned")
     if state["position"] is None:
         return None
     try:
         position = Position(**state["position"])
     except TypeError as error:
-        raise StateError(f"the state of a hasten.Loader is torn: {error}") from None
+        raise StateError(f"the state of a hasten.Loader is incomplete or corrupt: {error}") from None
     if position.batch_size != batch_size:
         raise StateError(
-            f"the state was saved with batch_size={position.batch_size}, the loader has batch_size={batch_size}; "
-            "in mid-epoch they must be the same"
+            f"the state was saved with batch_size={position.batch_size}, but the loader has batch_size={batch_size}; "
+            "to resume mid-epoch, they must be equal"
         )
     return position
 
 
 def read_generators(own: dict[str, torch.Generator]) -> dict[str, Any]:
-    """The states of a loader's own generators and of the global ones."""
+    """Return the states of a loader's own generators and of the global ones."""
     version, words, gauss = random.getstate()
     name, keys, place, has_normal, normal = np.random.get_state()
     return {
@@ -76,7 +76,7 @@ def read_generators(own: dict[str, torch.Generator]) -> dict[str, Any]:
 
 
 def write_generators(states: dict[str, Any], own: dict[str, torch.Generator]) -> None:
-    """Put them back."""
+    """Restore the states that `read_generators` returned."""
     for key, generator in own.items():
         if key in states["own"]:
             generator.set_state(states["own"][key])

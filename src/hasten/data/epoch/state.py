@@ -1,4 +1,4 @@
-"""What a loader is asked for, what it keeps from one epoch to the next, and how it starts workers."""
+"""A loader's options, the state it carries from one epoch to the next, and the start of its workers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
 from hasten.data.epoch.columns import Columns
-from hasten.data.epoch.device_tier import DeviceTier, tier_beside
+from hasten.data.epoch.device_tier import DeviceTier, tier_for
 from hasten.data.epoch.resume import Position
-from hasten.data.epoch.staffing import MOST_PER_CORE, usable_cores
+from hasten.data.epoch.staffing import MAX_PER_CORE, usable_cores
 from hasten.data.epoch.stats import Counts
 from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.arena import Arena
@@ -32,10 +32,10 @@ from hasten.devices import cuda
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The options, checked."""
+    """The validated options of a Loader."""
 
     device: torch.device | None
-    """None: batches stay in the host's memory."""
+    """None: batches stay in host memory."""
     cache: int | str | None
     disk_cache: int | str | None
     pixels: PixelRule
@@ -43,16 +43,16 @@ class LoaderOptions:
     on_error: Literal["raise", "replace"]
     max_error_rate: float
     adjusts_workers: bool
-    """The number of workers and the depth are corrected while the epoch runs."""
+    """The number of workers and of prefetched batches is adjusted during the epoch."""
 
     @property
     def caches(self) -> bool:
-        """Whether something is to be cached."""
+        """Whether anything is to be cached."""
         return self.cache is not None or self.disk_cache is not None
 
 
-SLOTS_SHARE = 0.25  # of the memory that is available when a loader starts
-NUM_TRIED = 16  # samples, to see what a full cache would take
+SLOTS_SHARE = 0.25  # of the memory available when a loader starts
+FORECAST_SAMPLES = 16  # samples built before a full cache's size is predicted
 
 log = logging.getLogger("hasten")
 
@@ -63,31 +63,31 @@ class LoaderState:
 
     counts: Counts = field(default_factory=Counts)
     position: Position | None = None
-    """Where the epoch that began last is; None when it is over."""
+    """Position in the current epoch; None when it is over."""
     resumed: Position | None = None
-    """Where the next epoch begins, if not at its beginning."""
+    """Position at which the next epoch starts, if not at its beginning."""
     on_device: Columns | None = None
-    """Data that is in memory, moved to the device."""
+    """In-memory data, copied to the device."""
     slots: Slots | None = None
     layout: Layout | None = None
-    """That of the last epoch's samples."""
+    """The layout of the last epoch's samples."""
     folders: FolderSamples | None = None
     uses_threads: bool | None = None
     memo: Memo | None = None
     tier: DeviceTier | None = None
-    """Images of the folders on the device."""
+    """The folders' images on the device."""
     forecast: Forecast | None = None
     _before: MemoCounts | None = None
-    """What the memo had done before this loader used it."""
+    """The memo's counts before this loader used it."""
     owner: int = field(default_factory=os.getpid)
 
     def take_resumed(self) -> Position | None:
-        """Where the next epoch begins, once."""
+        """Return where the next epoch starts, and forget it."""
         resumed, self.resumed = self.resumed, None
         return resumed
 
     def prepare(self, loader: DataLoader[Any], options: LoaderOptions) -> Slots:
-        """Get ready for an epoch: the folders as they are now, who makes samples, slots, a memo."""
+        """Prepare an epoch: the current folders, the kind of workers, slots, and a memo."""
         builds_samples = makes_samples(loader)
         if self.folders is None or self.folders.dataset is not loader.dataset:
             self.folders = folder_samples(loader.dataset, pixels=options.pixels) if builds_samples else None
@@ -102,18 +102,18 @@ class LoaderState:
             self._before = self.memo.counts()
         self.tier = None
         if self.memo is not None and options.device is not None and options.cache is not None and makes_rows(loader):
-            self.tier = None if self.folders is None else tier_beside(self.memo, options.device)
+            self.tier = None if self.folders is None else tier_for(self.memo, options.device)
         return self.slots
 
     def cache_counts(self) -> MemoCounts | None:
-        """What the cache did, on the device and on the host; None where there is none."""
+        """Return the cache's counts, on the device and on the host; None without a cache."""
         counts = None if self.memo is None else self.memo.counts()
-        return counts if counts is None or self.tier is None else self.tier.beside(counts)
+        return counts if counts is None or self.tier is None else self.tier.add_counts_to(counts)
 
     def start_pool(
         self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int
     ) -> tuple[WorkerConfig, WorkerPool]:
-        """The workers of one iterator, and what they are started with."""
+        """Start the workers of one iterator; return their configuration and the pool."""
         assert self.slots is not None
         config = WorkerConfig(
             dataset=loader.dataset,
@@ -125,7 +125,7 @@ class LoaderState:
             on_error=options.on_error,
             base_seed=base_seed,
             num_workers=loader.num_workers,
-            most_workers=MOST_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
+            max_workers=MAX_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
             init=loader.worker_init_fn,
             memo=self.memo,
         )
@@ -135,27 +135,32 @@ class LoaderState:
             return config, ThreadPool(config, self.slots.arena)
         return config, ProcessPool(config, self.slots, context=loader.multiprocessing_context)
 
-    def foresee(self, num_samples: int) -> None:
-        """Say what a full cache will take and hold, from the first samples that were made."""
-        if self.memo is None or self._before is None or self.forecast is not None or self.counts.num_made < NUM_TRIED:
+    def make_forecast(self, num_samples: int) -> None:
+        """Predict from the first samples how much a full cache will hold, and log it."""
+        if (
+            self.memo is None
+            or self._before is None
+            or self.forecast is not None
+            or self.counts.num_built < FORECAST_SAMPLES
+        ):
             return
         now, before = self.memo.counts(), self._before
         self._before = None
         if now.num_misses == before.num_misses:
             if now.num_hits == before.num_hits and (self.tier is None or self.tier.is_empty):
                 log.warning(
-                    "nothing is cached: these samples are not read through a library whose calls are known; "
-                    "@hasten.pure marks a function of your own"
+                    "nothing is cached: these samples are not read through any library call that hasten can cache; "
+                    "mark functions of your own with @hasten.pure"
                 )
             return
-        factor = num_samples / self.counts.num_made
+        factor = num_samples / self.counts.num_built
         full, sources = now.value_bytes - before.value_bytes, now.source_bytes - before.source_bytes
         self.forecast = Forecast(
             num_samples=num_samples,
             full_bytes=full * factor,
             expansion=full / sources if sources else None,
             tiers=tuple((tier.name, tier.budget) for tier in now.tiers),
-            seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_made,
+            seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_built,
         )
         log.info(self.forecast.line())
 
@@ -169,11 +174,11 @@ class LoaderState:
         return is_threadable(loader.dataset) and not has_gil()
 
 
-_memos: dict[int, list[tuple[tuple[object, ...], Memo]]] = {}  # by the dataset's id, for datasets may have no hash
+_memos: dict[int, list[tuple[tuple[object, ...], Memo]]] = {}  # by the dataset's id, as datasets may not be hashable
 
 
 def memo_for(dataset: Any, options: LoaderOptions) -> Memo:
-    """The memo of a dataset's loaders, for as long as the dataset lives: many scripts make a loader anew in every epoch."""
+    """Return the memo of a dataset's loaders, for the dataset's lifetime: many scripts recreate the loader every epoch."""
     asked = options.cache, options.disk_cache
     known = _memos.get(id(dataset), [])
     found = next((memo for other, memo in known if other == asked), None)
@@ -183,7 +188,7 @@ def memo_for(dataset: Any, options: LoaderOptions) -> Memo:
     if id(dataset) not in _memos:
         try:
             weakref.finalize(dataset, _memos.pop, id(dataset), None).atexit = False
-        except TypeError:  # it cannot be referred to weakly, so nobody would say that it is gone
+        except TypeError:  # it does not support weak references, so its end cannot be noticed
             return memo
         _memos[id(dataset)] = []
     _memos[id(dataset)].append((asked, memo))
@@ -191,7 +196,7 @@ def memo_for(dataset: Any, options: LoaderOptions) -> Memo:
 
 
 def _new_slots(options: LoaderOptions, *, is_shared: bool) -> Slots:
-    # Without `device` nobody knows when the script's own copies are over: torch copies to pinned memory that it follows.
+    # Without `device`, the end of the script's own copies is unknown: torch then copies to pinned memory that it tracks.
     pins = options.device is not None and cuda.is_available()
     return Slots(
         Arena(int(available_memory() * SLOTS_SHARE), is_shared=is_shared),
@@ -200,13 +205,13 @@ def _new_slots(options: LoaderOptions, *, is_shared: bool) -> Slots:
 
 
 def makes_samples(loader: DataLoader[Any]) -> bool:
-    """Samples are made one by one, not by a dataset that makes whole batches."""
+    """Whether samples are built one by one, and not as whole batches by the dataset."""
     dataset: Any = loader.dataset
-    while type(dataset) is Subset:  # it asks its dataset, and goes one by one where that has no such method
+    while type(dataset) is Subset:  # it calls its dataset's method, and falls back to single samples without one
         dataset = dataset.dataset
     return loader.batch_sampler is None or not getattr(dataset, "__getitems__", None)
 
 
 def makes_rows(loader: DataLoader[Any]) -> bool:
-    """Samples go to their rows of a batch one by one: nothing of the user's makes the batch as a whole."""
+    """Whether samples are written to a batch's rows one by one: no user code builds the batch as a whole."""
     return loader.batch_sampler is not None and loader.collate_fn is default_collate and makes_samples(loader)

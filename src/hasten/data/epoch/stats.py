@@ -1,4 +1,4 @@
-"""What a loader counts while it works, and what it reports of it."""
+"""Counters of a loader, and the statistics it reports."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from hasten.data.memo.memo import MemoCounts
 from hasten.data.workers.tasks import Result
 from hasten.errors import SampleRateError
 
-FEWEST_REPLACED = 10  # before the rate of replaced samples is held against the limit
+FEWEST_REPLACED = 10  # replaced samples before their rate is compared with the limit
 
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What a Loader did since it was made. Seconds are wall time of whoever did the work, summed over workers."""
+    """Statistics of a Loader since it was created. Seconds are wall time, summed over workers."""
 
     num_batches: int
     num_samples: int
     sample_seconds: float
-    """Making samples: `dataset[index]`."""
+    """Building samples: `dataset[index]`."""
     collate_seconds: float
-    """Writing samples to their rows, or collate_fn."""
+    """Writing samples to their rows, or running collate_fn."""
     cpu_seconds: float
     """CPU time of both."""
     wait_seconds: float
-    """How long the training loop was held up in `next()`."""
+    """How long the training loop waited in `next()`."""
     mean_ready: float
-    """Batches that lay ready when one was asked for."""
+    """Mean number of batches that were ready when one was requested."""
     cache: MemoCounts | None
-    """Hits, misses and bytes of each tier; None where nothing is kept."""
+    """Hits, misses and bytes of each tier; None if nothing is cached."""
     num_replaced: int
-    """Samples in whose place another was given."""
+    """Samples that were replaced by another."""
     num_workers: int
 
 
 @dataclass
 class Counts:
-    """The same, while it grows."""
+    """Running counters for LoaderStats."""
 
     num_batches: int = 0
     num_samples: int = 0
-    num_made: int = 0
+    num_built: int = 0
     sample_seconds: float = 0.0
     collate_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -51,36 +51,36 @@ class Counts:
 
     @property
     def worked_seconds(self) -> float:
-        """Wall seconds of all stages."""
+        """Wall seconds spent in all stages."""
         return self.sample_seconds + self.collate_seconds
 
-    def made(self, result: Result) -> None:
-        """Note an result."""
-        self.num_made += result.count
+    def count_result(self, result: Result) -> None:
+        """Count a result."""
+        self.num_built += result.count
         self.sample_seconds += result.sample_seconds
         self.collate_seconds += result.collate_seconds
         self.cpu_seconds += result.cpu_seconds
 
-    def handed(self, num_samples: int, *, waited: float, ready: int) -> None:
-        """Note a batch that was handed out, how long it was waited for, and how many lay ready when it was asked for."""
+    def count_batch(self, num_samples: int, *, waited: float, ready: int) -> None:
+        """Count a batch: its samples, the seconds it was waited for, and the batches that were ready."""
         self.num_batches += 1
         self.num_samples += num_samples
         self.wait_seconds += waited
         self.num_ready += ready
 
-    def replaced(self, pending: PendingBatch, *, most: float) -> None:
-        """Note the samples of a batch that were replaced. Raises SampleRateError where they are too many."""
+    def count_replaced(self, pending: PendingBatch, *, most: float) -> None:
+        """Count the replaced samples of a batch. Raises SampleRateError if there are too many."""
         self.num_replaced += len(pending.replaced)
-        if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_made:
+        if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_built:
             return
         last = pending.replaced[-1]
         raise SampleRateError(
-            f"{self.num_replaced} of {self.num_made} samples could not be made, more than max_error_rate={most:g} "
-            f"allows; the last one: sample {last.index!r}: {last.error}"
+            f"{self.num_replaced} of {self.num_built} samples could not be built, more than max_error_rate={most:g} "
+            f"allows; the last was sample {last.index!r}: {last.error}"
         )
 
     def stats(self, *, num_workers: int, cache: MemoCounts | None) -> LoaderStats:
-        """As it stands."""
+        """Return the current statistics."""
         return LoaderStats(
             num_batches=self.num_batches,
             num_samples=self.num_samples,

@@ -1,9 +1,9 @@
-"""The next batch crosses to the device while this one trains.
+"""Copy the next batch to the device while this one trains.
 
-A copy is asynchronous only from pinned memory, and is still under way when the call returns. So three lifetimes are
-kept here: the host's batch, whose slot may be reused, lives until its copy's event is over; what the device's
-allocator lent to the copying stream is marked as used by the stream that consumes it (`record_stream`); and the
-consumer's stream waits for the event, not the host.
+A copy is asynchronous only from pinned memory, and is still in progress when the call returns. So three lifetimes are managed
+here: the host's batch, whose slot may be reused, lives until its copy's event is done; memory from the device's allocator,
+allocated on the copying stream, is marked as used by the consuming stream (`record_stream`); and the consumer's stream waits
+for the event, the host does not.
 """
 
 from __future__ import annotations
@@ -19,88 +19,88 @@ from hasten.data.layout.scaling import scale_batch
 from hasten.data.layout.tree import LateImages, map_tensors
 from hasten.devices import accelerator
 
-# Steps that the host may be ahead of the device: each has a batch there, whose memory is not free before the step is done.
-MOST_AHEAD = 3
+# How many steps the host may run ahead: each has a batch on the device whose memory is not free before the step is done.
+MAX_AHEAD = 3
 
 
 @dataclass
-class Crossing:
-    """A batch on its way."""
+class PendingCopy:
+    """A batch being copied."""
 
     batch: Any
     event: torch.Event | None
-    """Over when the copy is; None where it was over at once."""
+    """Done when the copy is; None if it is done already."""
 
 
 def transfer_to(device: torch.device | None, stream: torch.Stream | None = None) -> Transfer | Direct | None:
-    """What brings batches to a device, on a stream of its own if not on this one; None for those that stay."""
+    """Return what copies batches to a device, on `stream` or a new stream; None if batches stay on the host."""
     if device is None:
         return None
     return Transfer(device, stream) if accelerator.has_streams(device) else Direct(device)
 
 
 class Direct:
-    """Copies batches to a device that has no streams, at once."""
+    """Copies batches synchronously to a device that has no streams."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def send(self, batch: Any) -> Crossing:
-        """Copy a batch, and make floats of its images there."""
-        return Crossing(map_tensors(batch, lambda value: copied(value, self.device)), None)
+    def send(self, batch: Any) -> PendingCopy:
+        """Copy a batch, and convert its images to floats on the device."""
+        return PendingCopy(map_tensors(batch, lambda value: copied(value, self.device)), None)
 
-    def receive(self, crossing: Crossing) -> Any:
-        """The batch."""
-        return crossing.batch
+    def receive(self, pending_copy: PendingCopy) -> Any:
+        """Return the batch."""
+        return pending_copy.batch
 
 
 class Transfer:
-    """Copies batches to a device on a stream beside the script's."""
+    """Copies batches to a device on a separate stream."""
 
     def __init__(self, device: torch.device, stream: torch.Stream | None = None) -> None:
         self.device = device
         self._stream = accelerator.new_stream(device) if stream is None else stream
-        self._leaving: deque[tuple[Any, torch.Event]] = deque()
-        self._used: deque[torch.Event] = deque()  # of each batch that was handed out: when the step before it is done
+        self._copying: deque[tuple[Any, torch.Event]] = deque()
+        self._used: deque[torch.Event] = deque()  # for each returned batch: when the step before it is done
 
-    def send(self, batch: Any) -> Crossing:
-        """Begin to copy a batch, and make floats of its images there."""
-        while len(self._used) > MOST_AHEAD:
+    def send(self, batch: Any) -> PendingCopy:
+        """Start copying a batch, and converting its images to floats on the device."""
+        while len(self._used) > MAX_AHEAD:
             self._used.popleft().synchronize()
         event = accelerator.new_event()
         with accelerator.on_stream(self._stream):
             sent = map_tensors(batch, lambda value: copied(value, self.device, pinned=True))
             event.record(self._stream)
-        self._leaving.append((batch, event))
-        return Crossing(sent, event)
+        self._copying.append((batch, event))
+        return PendingCopy(sent, event)
 
-    def passed(self) -> Callable[[], bool]:
-        """Whether what was asked of the copying stream so far is done."""
+    def fence(self) -> Callable[[], bool]:
+        """Return a function that says whether everything issued on the copying stream so far is done."""
         event = accelerator.new_event()
         try:
             event.record(self._stream)
-        except RuntimeError:  # in a forked child, or as the interpreter ends: the device is not this process's
+        except RuntimeError:  # in a forked child, or at interpreter exit: this process cannot use the device
             return lambda: True
         return event.query
 
-    def receive(self, crossing: Crossing) -> Any:
-        """The batch, for use on the current stream."""
+    def receive(self, pending_copy: PendingCopy) -> Any:
+        """Return the batch, for use on the current stream."""
         consumer = accelerator.current_stream(self.device)
-        if crossing.event is not None:
-            consumer.wait_event(crossing.event)
-        map_tensors(crossing.batch, lambda tensor: tensor.record_stream(consumer))
+        if pending_copy.event is not None:
+            consumer.wait_event(pending_copy.event)
+        map_tensors(pending_copy.batch, lambda tensor: tensor.record_stream(consumer))
         self._used.append(accelerator.new_event())
         self._used[-1].record(consumer)
-        while self._leaving and self._leaving[0][1].query():
-            self._leaving.popleft()
-        return crossing.batch
+        while self._copying and self._copying[0][1].query():
+            self._copying.popleft()
+        return pending_copy.batch
 
 
 def copied(value: Any, device: torch.device, *, pinned: bool = False) -> torch.Tensor:
-    """A tensor on the device, asked for on the current stream; of late images, their floats. `pinned`: from such memory."""
+    """Copy a tensor, or late images as floats, to the device on the current stream, from pinned memory if `pinned`."""
     tensor = value.pixels if isinstance(value, LateImages) else value
     if pinned and _may_be_pinned(tensor) and not tensor.is_pinned():
-        tensor = tensor.pin_memory()  # from pageable memory it would wait for what the stream was asked for before
+        tensor = tensor.pin_memory()  # a copy from pageable memory would wait for all earlier work on the stream
     there = tensor.to(device, non_blocking=True)
     return scale_batch(there, value.scaling) if isinstance(value, LateImages) else there
 

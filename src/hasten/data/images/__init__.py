@@ -1,1 +1,1 @@
-"""From an image file to pixels in a batch, as torchvision's transforms have it."""
+"""From an image file to pixels in a batch, as torchvision's transforms define them."""

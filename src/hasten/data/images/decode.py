@@ -1,10 +1,10 @@
-"""From an image file to its pixels, by the fastest library that gives Pillow's pixels.
+"""Decode image files with the fastest library that returns Pillow's pixels.
 
-Pillow reads every header, which costs some 15 microseconds, and so it decides what is an image and what is not, and raises
-what there is to raise. simplejpeg (libjpeg-turbo, straight into numpy) then decodes the JPEGs that have one or three channels.
-It is told to refuse whatever libjpeg merely warns of, and what it refuses goes to Pillow. Plain PNGs go to OpenCV, where it is
-installed: a sixth less time, for libpng undoes the filters of each row faster than Pillow. One whose checksums do not all agree
-goes to Pillow, as does every other format.
+Pillow reads every header, which takes about 15 microseconds, so Pillow decides what is an image and raises the errors.
+simplejpeg (libjpeg-turbo, straight into NumPy) then decodes JPEGs with one or three channels. It runs in strict mode, which
+rejects whatever libjpeg merely warns about; rejected files go to Pillow. Plain PNGs go to OpenCV if it is installed: it takes
+a sixth less time, because libpng undoes the filters of each row faster than Pillow. A PNG with a bad checksum, and every
+other format, goes to Pillow.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hasten.errors import ImageModeError
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GREY, RGB = 0, 2
 PLAIN = frozenset((b"IHDR", b"IDAT", b"IEND", b"pHYs", b"tEXt", b"zTXt", b"iTXt", b"tIME", b"gAMA", b"cHRM", b"sRGB"))
-"""Chunks that change no pixel, in either library."""
+"""Chunks that do not affect the pixels, in either library."""
 
 
 def decode_png(data: bytes) -> np.ndarray | None:
-    """(height, width) or (height, width, 3); None where OpenCV is missing, or the file is unusual or damaged."""
+    """Return (height, width) or (height, width, 3); None if OpenCV is missing or the file is unusual or damaged."""
     color = _plain_color(data)
     cv2 = None if color is None else _opencv()
     if cv2 is None:
@@ -45,7 +45,7 @@ def decode_png(data: bytes) -> np.ndarray | None:
 
 
 def _plain_color(data: bytes) -> int | None:
-    """The color type of a whole, undamaged file of 8 bits a channel, not interlaced; None for any other."""
+    """Return the color type of a complete, undamaged, non-interlaced file with 8 bits per channel; otherwise None."""
     if not data.startswith(SIGNATURE):
         return None
     view, at, color = memoryview(data), len(SIGNATURE), None
@@ -78,7 +78,7 @@ def _opencv() -> Any:
 
 
 DCT_REDUCTIONS = (8, 4, 2)
-"""What libjpeg can shrink by while it decodes, largest first; its other ratios are slower than decoding in full."""
+"""Factors by which libjpeg can shrink while decoding, largest first; its other ratios are slower than full decoding."""
 
 
 def read_image(
@@ -88,14 +88,21 @@ def read_image(
     keep_grey: bool = False,
     at_least: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """The pixels of `Image.open(source).convert(mode)`: uint8, (height, width, 3) for RGB, (height, width) for L.
+    """Return the pixels of `Image.open(source).convert(mode)`.
 
-    The array may be read-only. `mode` None leaves the image as it was opened, and raises ImageModeError where that is
-    neither RGB nor L. `keep_grey` gives a grey file as (height, width) even for RGB: each of the three channels is
-    that array. `at_least` (height, width) lets libjpeg shrink a JPEG to a half, a quarter or an eighth while it
-    decodes, never below that size: these are then other pixels than Pillow's.
+    Args:
+        source: a path, or the content of a file.
+        mode: None leaves the image's mode unchanged.
+        keep_grey: return a grayscale file as (height, width) even for RGB; each of the three channels equals that array.
+        at_least: (height, width). Lets libjpeg shrink a JPEG to a half, a quarter or an eighth while decoding, never
+            below that size; these pixels differ from Pillow's.
 
-    Raises what `open` raises for a path, and what Pillow raises for what it cannot read or convert.
+    Returns:
+        A uint8 array, (height, width, 3) for RGB, (height, width) for L. It may be read-only.
+
+    Raises:
+        ImageModeError: if `mode` is None and the image is neither RGB nor L.
+        Exception: whatever `open` raises for a path, and Pillow for an image that it cannot read or convert.
     """
     data = source if isinstance(source, bytes) else _read(source)
     with Image.open(io.BytesIO(data)) as image:
@@ -107,15 +114,15 @@ def read_image(
             array = decode_jpeg(data, grey, smallest)
             if array is not None:
                 return np.asarray(Image.fromarray(array).convert("L")) if mode == "L" and not grey else array
-        as_it_is = grey or (image.mode == "RGB" and mode in (None, "RGB"))
-        if image.format == "PNG" and as_it_is and (array := decode_png(data)) is not None:
+        is_unconverted = grey or (image.mode == "RGB" and mode in (None, "RGB"))
+        if image.format == "PNG" and is_unconverted and (array := decode_png(data)) is not None:
             return array
-        # A conversion to the mode that it has would be a copy, of which the page faults cost more than the bytes.
+        # Converting to the image's own mode would copy it, and the page faults cost more than copying the bytes.
         return np.asarray(image if grey or mode in (None, image.mode) else image.convert(mode))
 
 
 def decoder_versions() -> bytes:
-    """What the pixels of `read_image` depend on beside the file; another value may mean other pixels."""
+    """Return what the pixels of `read_image` depend on besides the file; a different value may mean different pixels."""
     libraries = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "zlib", "webp", "libtiff")}
     return repr((PIL.__version__, simplejpeg.__version__, sorted(libraries.items()))).encode()
 
@@ -126,7 +133,7 @@ def _read(path: str | os.PathLike[str]) -> bytes:
 
 
 def decode_jpeg(data: bytes, grey: bool, smallest: tuple[int, int]) -> np.ndarray | None:
-    """None where simplejpeg refuses: the file is damaged or unusual, and Pillow decides what that means."""
+    """Return the pixels; None if simplejpeg rejects the file as damaged or unusual, which leaves the decision to Pillow."""
     try:
         array = simplejpeg.decode_jpeg(
             data, "GRAY" if grey else "RGB", min_height=smallest[0], min_width=smallest[1], strict=True
@@ -137,7 +144,7 @@ def decode_jpeg(data: bytes, grey: bool, smallest: tuple[int, int]) -> np.ndarra
 
 
 def _reduced(height: int, width: int, at_least: tuple[int, int]) -> tuple[int, int]:
-    """The smallest size that libjpeg can decode to and that is no smaller than `at_least`."""
+    """Return the smallest (height, width) that libjpeg can decode to and that is at least `at_least`."""
     for reduction in DCT_REDUCTIONS:
         reduced = (-(-height // reduction), -(-width // reduction))
         if reduced[0] >= at_least[0] and reduced[1] >= at_least[1]:
@@ -147,13 +154,13 @@ def _reduced(height: int, width: int, at_least: tuple[int, int]) -> tuple[int, i
 
 @functools.cache
 def simplejpeg_agrees() -> bool:
-    """Whether simplejpeg and Pillow make the same pixels here.
+    """Whether simplejpeg and Pillow return the same pixels on this machine.
 
-    Both carry libjpeg-turbo in their wheels, but a Pillow built elsewhere may stand on another libjpeg, which
-    upsamples colors in its own way.
+    Both ship libjpeg-turbo in their wheels, but a Pillow built elsewhere may use another libjpeg, which upsamples colors
+    differently.
     """
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 53, 3), np.uint8))
-    for subsampling in (0, 1, 2):  # Pillow's names of 4:4:4, 4:2:2 and 4:2:0
+    for subsampling in (0, 1, 2):  # Pillow's values for 4:4:4, 4:2:2 and 4:2:0
         file = io.BytesIO()
         noise.save(file, "JPEG", subsampling=subsampling)
         with Image.open(file) as image:

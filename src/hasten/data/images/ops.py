@@ -1,10 +1,10 @@
-"""What each known transform draws and does to an image, with the random numbers and the pixels of torchvision.
+"""Implementations of the recognized transforms, with the random numbers and the pixels of torchvision.
 
-Draws: the same numbers in the same order, from a generator of one's own. torch's `rand`, `uniform_` and `randint` draw a single
-number as `uniform_` and `random_` do. The type and the device are given, for a user may have changed torch's defaults.
+Draws use the same numbers in the same order, from a separate generator. For a single number, torch's `rand`, `uniform_` and
+`randint` draw as `uniform_` and `random_` do. Dtype and device are explicit, because users may change torch's defaults.
 
-In and out: an image as `hasten.data.images.pixels` has it. An image of two axes stands for mode L, or for RGB with three
-equal channels: every op gives equal channels for these. Nothing here writes to its input.
+Images have the format of `hasten.data.images.pixels`. A two-axis image stands for mode L, or for RGB with three equal
+channels, which every op preserves. No op writes to its input.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hasten.data.images.pixels import Resampling, to_tensor
 
 
 class _Scratch(threading.local):
-    """A thread's tensors to draw into: to make one for each draw takes longer than the draw."""
+    """A thread's tensors to draw into: creating one for each draw would take longer than the draw."""
 
     def __init__(self) -> None:
-        with torch.inference_mode(False):  # whoever draws first may be in it, and not all who draw later
+        with torch.inference_mode(False):  # the first draw may happen in inference mode, and a later one outside it
             self.real = torch.empty(1, dtype=torch.float32, device="cpu")
             self.whole = torch.empty(1, dtype=torch.int64, device="cpu")
 
@@ -32,18 +32,18 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def draw_chance(probability: float, *, generator: torch.Generator) -> bool:
-    """`torch.rand(1) < probability`, for a probability that is a float32."""
+def draw_bernoulli(probability: float, *, generator: torch.Generator) -> bool:
+    """Return `torch.rand(1) < probability`, for a probability rounded to float32."""
     return draw_uniform(0.0, 1.0, generator=generator) < probability
 
 
 def draw_uniform(low: float, high: float, *, generator: torch.Generator) -> float:
-    """`torch.empty(1).uniform_(low, high)`."""
+    """Return `torch.empty(1).uniform_(low, high)`."""
     return _scratch.real.uniform_(low, high, generator=generator).item()
 
 
 def draw_offset(room: int, *, generator: torch.Generator) -> int:
-    """A whole number from 0 to `room`, both included."""
+    """Return a random integer from 0 to `room`, inclusive."""
     return int(_scratch.whole.random_(0, room + 1, generator=generator).item())
 
 
@@ -56,9 +56,9 @@ def draw_resized_crop(
     log_ratio: tuple[float, float],
     generator: torch.Generator,
 ) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of RandomResizedCrop in an image of this size.
+    """Return (top, left, height, width) of RandomResizedCrop in an image of this size.
 
-    `log_ratio` is the logarithm of `ratio` in float32. The ten tries and the central crop after them are those of
+    `log_ratio` is the logarithm of `ratio` in float32. The ten tries and the central-crop fallback are those of
     torchvision's RandomResizedCrop.get_params.
     """
     for _ in range(10):
@@ -77,9 +77,9 @@ def draw_resized_crop(
 def draw_sides(
     area: int, scale: tuple[float, float], log_ratio: tuple[float, float], *, generator: torch.Generator
 ) -> tuple[int, int]:
-    """(height, width) of a part of `area`: first its share of the area is drawn, then its width / height."""
+    """Return (height, width) of a part of `area`: draws its fraction of the area first, then its width / height."""
     target = area * draw_uniform(*scale, generator=generator)
-    # The exponential is float32's, whose last bit decides now and then on which side of a half a length falls.
+    # Compute the exponential in float32: its last bit occasionally decides how a length rounds.
     shape = _scratch.real.uniform_(*log_ratio, generator=generator).exp_().item()
     return round(math.sqrt(target / shape)), round(math.sqrt(target * shape))
 
@@ -89,7 +89,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of an image, perhaps turned over: what random crops and flips, one after the other, come to."""
+    """A region of an image, possibly flipped: the result of random crops and flips in sequence."""
 
     top: int
     left: int
@@ -99,7 +99,7 @@ class Cut:
     """Upside down, left to right."""
 
     def cropped(self, top: int, left: int, height: int, width: int) -> Cut:
-        """A part of this part as it looks."""
+        """Return a region of this region, in its flipped coordinates."""
         if self.is_flipped[0]:
             top = self.height - top - height
         if self.is_flipped[1]:
@@ -107,30 +107,30 @@ class Cut:
         return Cut(self.top + top, self.left + left, height, width, self.is_flipped)
 
     def flipped(self, axis: int) -> Cut:
-        """This part, turned over (once more)."""
+        """Return this region, flipped (once more) along `axis`."""
         down, across = self.is_flipped
         return replace(self, is_flipped=(down ^ (axis == 0), across ^ (axis == 1)))
 
     def of(self, planes: torch.Tensor) -> torch.Tensor:
-        """The part of an image (channels, height, width), wherever that lies; a view, unless it is turned over."""
+        """Return this region of an image (channels, height, width) on any device; a view unless it is flipped."""
         part = planes[:, self.top : self.top + self.height, self.left : self.left + self.width]
         axes = [axis + 1 for axis in (0, 1) if self.is_flipped[axis]]
         return part.flip(axes) if axes else part
 
 
 class Op(Protocol):
-    """A transform of an image. Frozen, so that its representation says all there is to know."""
+    """A transform of an image. Frozen, so that its repr describes it completely."""
 
     draws: ClassVar[bool]
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """The transformed image; it may share memory with `image`."""
+        """Return the transformed image; it may share memory with `image`."""
         ...
 
 
 @dataclass(frozen=True)
 class Resize:
-    """To (height, width); or the shorter side to one length, but the longer to no more than `longest`."""
+    """Resize to (height, width), or the shorter side to one length, with the longer side at most `longest`."""
 
     draws: ClassVar[bool] = False
     size: tuple[int, ...]
@@ -138,11 +138,11 @@ class Resize:
     resampling: Resampling
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """Resized, or itself."""
+        """Return the resized image; `image` itself if it has that size already."""
         return self.resampling.resize(image, *self.target(*image.shape[:2]))
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) that an image of this size is brought to."""
+        """Return the (height, width) to which an image of this size is resized."""
         if len(self.size) == 2:
             return self.size[0], self.size[1]
         short, long = sorted((height, width))
@@ -158,7 +158,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class Pad:
-    """A border of one grey."""
+    """Add a border of one gray value."""
 
     draws: ClassVar[bool] = False
     left: int
@@ -168,20 +168,20 @@ class Pad:
     fill: int
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """Padded, or itself."""
+        """Return the padded image; `image` itself if the border is empty."""
         return padded(image, self.left, self.top, self.right, self.bottom, self.fill)
 
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle; what is missing is black."""
+    """Crop the center; parts outside the image are black."""
 
     draws: ClassVar[bool] = False
     height: int
     width: int
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """A view, unless something is missing."""
+        """Return the crop: a view, unless parts lie outside the image."""
         lacking_height = max(0, self.height - image.shape[0])
         lacking_width = max(0, self.width - image.shape[1])
         left, top = lacking_width // 2, lacking_height // 2
@@ -193,28 +193,28 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Upside down (axis 0) or left to right (axis 1), now and then."""
+    """Flip upside down (axis 0) or left to right (axis 1), with a probability."""
 
     draws: ClassVar[bool] = True
     axis: int
     probability: float
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """Draws one number."""
-        if not draw_chance(self.probability, generator=generator):
+        """Return the image, flipped or not. Draws one number."""
+        if not draw_bernoulli(self.probability, generator=generator):
             return image
-        # torch's flip is vectorized, numpy's reversed view has to be copied byte by byte later on.
+        # torch's flip is vectorized; a reversed NumPy view would have to be copied byte by byte later.
         flipped = to_tensor(image).flip(self.axis + 1).numpy()
         return flipped[0] if image.ndim == 2 else flipped.transpose(1, 2, 0)
 
     def cut(self, cut: Cut, generator: torch.Generator) -> Cut:
-        """The same of a part of an image that is not at hand."""
-        return cut.flipped(self.axis) if draw_chance(self.probability, generator=generator) else cut
+        """Apply the flip to a region of an image instead of to the image. Draws the same number."""
+        return cut.flipped(self.axis) if draw_bernoulli(self.probability, generator=generator) else cut
 
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A part of one size at a random place, after padding."""
+    """Pad, then crop a region of one size at a random place."""
 
     draws: ClassVar[bool] = True
     height: int
@@ -223,10 +223,10 @@ class RandomCrop:
     pad_if_needed: bool
     fill: int
     draws_both: bool
-    """Both places are drawn unless the image fits in both directions (v1), or only where there is room (v2)."""
+    """Draw both coordinates unless the image fits exactly in both directions (v1), or only where there is room (v2)."""
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """A view, unless it is padded. Draws no more than two numbers; raises ValueError."""
+        """Return the crop: a view, unless padded. Draws at most two numbers; raises ValueError if it does not fit."""
         if self.padding is not None:
             image = self.padding(image, generator)
         if self.pad_if_needed:
@@ -237,13 +237,13 @@ class RandomCrop:
         return image[top : top + self.height, left : left + self.width]
 
     def cut(self, cut: Cut, generator: torch.Generator) -> Cut:
-        """The same of a part of an image that is not at hand. Raises ValueError where it would be padded, too."""
+        """Apply the crop to a region of an image. Raises ValueError if it does not fit, or if the op pads."""
         if self.padding is not None or self.pad_if_needed:
-            raise ValueError("what is padded is no part of the image")
+            raise ValueError("a padded crop is not a region of the image")
         return cut.cropped(*self._place(cut.height, cut.width, generator), self.height, self.width)
 
     def _place(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int]:
-        """(top, left) in an image of this size."""
+        """Return (top, left) in an image of this size."""
         if height < self.height or width < self.width:
             raise ValueError(
                 f"a crop of {self.height} x {self.width} does not fit in {height} x {width} (height x width)"
@@ -258,7 +258,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of random shape, brought to one size."""
+    """Crop a random region of random shape, then resize it to one size."""
 
     draws: ClassVar[bool] = True
     height: int
@@ -269,7 +269,7 @@ class RandomResizedCrop:
     resampling: Resampling
 
     def __call__(self, image: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """Draws at least four numbers, unless ten tries fail."""
+        """Return the resized crop. Draws at least four numbers, unless ten tries fail."""
         top, left, height, width = draw_resized_crop(
             image.shape[0],
             image.shape[1],
@@ -282,7 +282,7 @@ class RandomResizedCrop:
 
 
 def padded(image: np.ndarray, left: int, top: int, right: int, bottom: int, fill: int) -> np.ndarray:
-    """The image within a border of `fill`; itself where the border has no width."""
+    """Return the image within a border of `fill`; `image` itself if the border has no width."""
     if not (left or top or right or bottom):
         return image
     height, width = image.shape[:2]

@@ -1,7 +1,7 @@
-"""The transforms of an image dataset, as one pipeline that draws what torchvision draws and skips what it need not do.
+"""Compile the transforms of an image dataset into a pipeline that draws what torchvision draws and skips unneeded work.
 
-"identical" gives the tensors of the transforms themselves, to the bit. "close" resizes by torch instead of Pillow, and every
-value, before it is normalized, lies within 1/255 of theirs. "any" is "close".
+"identical" returns the transforms' own tensors, bit for bit. "close" resizes with torch instead of Pillow; every value, before
+normalization, is within 1/255 of theirs. "any" equals "close".
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from hasten.data.layout.scaling import ScaledImage, Scaling
 
 CHANNELS = 3
 _UNUSED = torch.Generator()
-"""For the ops that draw nothing."""
+"""Passed to ops that draw nothing."""
 
 
 @dataclass(frozen=True)
 class ImagePipeline:
-    """Transforms of RGB images in two parts; picklable."""
+    """Transforms of RGB images, split into a fixed and a random part; picklable."""
 
     fixed: tuple[Op, ...]
     random: tuple[Op, ...]
-    """From the first op that draws on."""
+    """Starts with the first op that draws."""
     scaling: Scaling | None
-    """None where the transforms end in uint8."""
+    """None if the transforms end in uint8."""
     fingerprint: bytes
-    """Of the fixed part: another value means other pixels."""
+    """Hash of the fixed part: a different value means different pixels."""
 
     @property
     def draws(self) -> bool:
-        """Whether the second part draws anything."""
+        """Whether the random part draws anything."""
         return bool(self.random)
 
     @property
     def only_cuts(self) -> bool:
-        """Whether the second part does nothing but take a part of the image and turn it over, and floats come after it."""
+        """Whether the random part only crops and flips, and a conversion to floats follows."""
         kinds = all(
             isinstance(op, RandomFlip) or (isinstance(op, RandomCrop) and op.padding is None and not op.pad_if_needed)
             for op in self.random
@@ -51,17 +51,21 @@ class ImagePipeline:
         return kinds and self.scaling is not None
 
     def prepare(self, image: np.ndarray) -> np.ndarray:
-        """The ops before the first that draws.
+        """Apply the fixed part.
 
-        `image` is uint8, (height, width, 3), or (height, width) for an image with equal channels; so is the result, which
-        may be `image` itself or a view of it, of any strides.
+        Args:
+            image: uint8, (height, width, 3), or (height, width) for an image with equal channels.
+
+        Returns:
+            An image in the same format; it may be `image` itself or a view of it, with any strides.
         """
         return _applied(self.fixed, image, _UNUSED)
 
     def complete(self, image: np.ndarray, generator: torch.Generator) -> torch.Tensor | ScaledImage:
-        """The other ops. The same draws from `generator` as torchvision's from a global one in its state.
+        """Apply the random part, with the draws that torchvision would make from a global generator in the same state.
 
-        A ScaledImage may be a view of `image`; a tensor (channels, height, width), uint8, never is.
+        Returns:
+            A ScaledImage, which may be a view of `image`; or a uint8 tensor (channels, height, width), which never is.
         """
         planes = to_tensor(_applied(self.random, image, generator))
         if planes.shape[0] != CHANNELS:
@@ -72,14 +76,14 @@ class ImagePipeline:
         return planes.clone() if np.may_share_memory(planes.numpy(), image) else planes
 
     def cut(self, height: int, width: int, generator: torch.Generator) -> Cut:
-        """What `complete` takes of a prepared image of this size, with the same draws.
+        """Return the region that `complete` takes of a prepared image of this size, with the same draws.
 
-        Raises ValueError unless it `only_cuts`, and where a crop does not fit.
+        Raises ValueError unless `only_cuts` is true, or if a crop does not fit.
         """
         found = Cut(0, 0, height, width)
         for op in self.random:
             if not isinstance(op, (RandomCrop, RandomFlip)):
-                raise ValueError(f"{op} does more than to cut")
+                raise ValueError(f"{op} does more than crop and flip")
             found = op.cut(found, generator)
         return found
 
@@ -91,10 +95,15 @@ def _applied(ops: tuple[Op, ...], image: np.ndarray, generator: torch.Generator)
 
 
 def compile_transforms(transforms: Sequence[object], *, pixels: PixelRule) -> ImagePipeline | None:
-    """The transforms as a pipeline, or None unless every one of them is known exactly.
+    """Compile the transforms into a pipeline.
 
-    `transforms` are applied in turn to Pillow images in mode RGB; a Compose among them counts as what is in it. The last
-    must leave a tensor, uint8 or float32.
+    Args:
+        transforms: applied in order to Pillow images in mode RGB; a Compose is flattened. The last must return a tensor,
+            uint8 or float32.
+        pixels: how close to Pillow's pixels the result has to be.
+
+    Returns:
+        The pipeline; None unless every transform is recognized exactly.
     """
     try:
         flat = flatten(transforms)
@@ -110,7 +119,7 @@ def compile_transforms(transforms: Sequence[object], *, pixels: PixelRule) -> Im
 
 
 def _ops_of(transforms: Sequence[object], pixels: PixelRule) -> tuple[list[Op], bool]:
-    """The op of every transform that does not only change the type; and whether a tensor comes out."""
+    """Return the op of every transform that changes more than the type; and whether the result is a tensor."""
     found: list[Op] = []
     tensor = False
     for transform in transforms:
@@ -122,5 +131,5 @@ def _ops_of(transforms: Sequence[object], pixels: PixelRule) -> tuple[list[Op], 
 
 
 def _fingerprint(fixed: Sequence[Op]) -> bytes:
-    made_by = (PIL.__version__, torch.__version__) if fixed else ()
-    return hashlib.sha256(repr((tuple(fixed), made_by)).encode()).digest()
+    versions = (PIL.__version__, torch.__version__) if fixed else ()
+    return hashlib.sha256(repr((tuple(fixed), versions)).encode()).digest()

@@ -1,7 +1,7 @@
-"""One image for three libraries: numpy's view of it, Pillow's, torch's; and its resizing by the one or the other.
+"""One image for three libraries: views for NumPy, Pillow and torch, and resizing by Pillow or torch.
 
-In and out: uint8 arrays, (height, width, 3), or (height, width) for an image whose channels are all equal, of any
-strides. Nothing here writes to an array it was given.
+Images are uint8 arrays, (height, width, 3), or (height, width) if all channels are equal, with any strides. No function here
+writes to an array passed to it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from PIL import Image
 
 PixelRule = Literal["identical", "close", "any"]
-"""Which pixels an image may have: Pillow's own; within 1/255 of them; whatever is fastest to decode."""
+"""Which pixels are allowed: Pillow's own; within 1/255 of them; whatever decodes fastest."""
 
 Filter = Literal["nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"]
 
 
 def to_pillow(image: np.ndarray) -> Image.Image:
-    """The image in mode RGB or L."""
+    """Return the image in mode RGB or L."""
     return Image.fromarray(image)
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """The array of an image of mode RGB or L.
+    """Return the array of an image in mode RGB or L.
 
-    The channels of RGB lie in planes, as a batch wants them; to get them from Pillow in this way takes a third of the
-    time of getting them pixel by pixel and parting them afterwards.
+    The channels of RGB are stored as planes, as a batch stores them: reading planes from Pillow takes a third of the time
+    of reading pixels and splitting the channels afterwards.
     """
     if image.mode == "L":
         return np.asarray(image)
@@ -38,14 +38,14 @@ def from_pillow(image: Image.Image) -> np.ndarray:
 
 
 def to_tensor(image: np.ndarray) -> torch.Tensor:
-    """The image as (channels, height, width), without a copy; not to be written to."""
-    # torch has no read-only tensors, and warns of what is read-only.
+    """Return the image as (channels, height, width), without a copy; do not write to it."""
+    # torch has no read-only tensors, and warns about read-only arrays.
     tensor = torch.from_numpy(image if image.flags.writeable else np.asarray(_Alias(image)))
     return tensor[None] if image.ndim == 2 else tensor.permute(2, 0, 1)
 
 
 class _Alias:
-    """An array's memory, as if it could be written to."""
+    """An array's memory, declared as writable."""
 
     def __init__(self, image: np.ndarray) -> None:
         self._image = image
@@ -56,15 +56,15 @@ class _Alias:
 class Resampling:
     """A way of resizing.
 
-    "pillow" gives Pillow's pixels. "torch" gives those of torchvision on a uint8 tensor, antialiased, in a third of
-    the time: it rounds the weights to 16 bits (Pillow to 22), so that bilinear values are off by at most one.
+    "pillow" returns Pillow's pixels. "torch" returns those of torchvision on a uint8 tensor, antialiased, in a third of the
+    time: it rounds the weights to 16 bits (Pillow to 22), so bilinear values differ by at most one.
     """
 
     filter: Filter
     library: Literal["pillow", "torch"]
 
     def resize(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
-        """The image at another size; itself where it has that size already, as torchvision has it."""
+        """Return the image at another size; like torchvision, `image` itself if it has that size already."""
         if image.shape[:2] == (height, width):
             return image
         if self.library == "torch":
@@ -74,7 +74,7 @@ class Resampling:
 
 
 def torch_resizes_uint8() -> bool:
-    """Whether torch has the vectorized resize of uint8 here, which torchvision then uses on tensors."""
+    """Whether this CPU has torch's vectorized resize of uint8, which torchvision then uses on tensors."""
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
@@ -85,7 +85,7 @@ def _interpolation(name: Filter) -> Any:
 
 def _resize_by_torch(image: np.ndarray, height: int, width: int, name: Filter) -> np.ndarray:
     source = to_tensor(image)[None]
-    # What `torch.nn.functional.interpolate` calls. It works on pixels as a whole; to have them in planes costs an extra pass.
+    # What `torch.nn.functional.interpolate` calls. It works on interleaved channels; planes would cost an extra pass.
     resized = torch.empty((1, height, width, source.shape[1]), dtype=torch.uint8, device="cpu")
     _interpolation(name)(source, [height, width], False, None, None, out=resized.permute(0, 3, 1, 2))
     array = resized.numpy()[0]

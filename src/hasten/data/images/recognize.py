@@ -1,8 +1,8 @@
-"""Which of torchvision's transforms are known exactly, and what each is here.
+"""Recognize torchvision's transforms and translate them into ops.
 
-A transform is known if its class, every one of its attributes and their values are. torchvision is not imported: a class is
-recognized by where it says it was defined, and by being what is found there. A subclass, a hook on the module, or an option
-that a newer torchvision added is not known.
+A transform is recognized only if its class, all of its attributes and their values are known. torchvision is not imported: a
+class is recognized by the module that it names, if that module holds this very class. A subclass, a hook on the module, or an
+option added by a newer torchvision makes a transform unrecognized.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Options = Mapping[str, object]
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _DERIVED = {"_log_ratio", "_fill"}
-"""What v2 transforms compute from their options and keep beside them."""
+"""Attributes that v2 transforms compute from their options."""
 
 
 class Unknown(Exception):
-    """A transform, or an option of one, whose meaning is not known here. No user sees it."""
+    """A transform or one of its options is not recognized. Never reaches the user."""
 
 
 @dataclass(frozen=True)
-class Given:
-    """Where in the list a transform stands: what it is given decides what it does."""
+class Context:
+    """A transform's position in the list: its input determines what it does."""
 
     tensor: bool
-    """After ToImage or PILToTensor, where v2 resizes by torch."""
+    """After ToImage or PILToTensor, where v2 resizes with torch."""
     pixels: PixelRule
     v2: bool
 
 
 def flatten(transforms: Sequence[object]) -> list[object]:
-    """The transforms with those inside Compose and Sequential in their places."""
+    """Return the transforms with each Compose and Sequential replaced by its contents."""
     flat: list[object] = []
     for transform in transforms:
         if name_of(transform) == "Compose":
@@ -56,7 +56,7 @@ def flatten(transforms: Sequence[object]) -> list[object]:
 
 
 def name_of(transform: object) -> str | None:
-    """The name of a transform of torchvision, v1 or v2; None for everything else, subclasses included."""
+    """Return the name of a torchvision transform, v1 or v2; None for anything else, including subclasses."""
     kind = type(transform)
     defined = kind.__module__
     if defined != "torchvision.transforms.transforms" and not defined.startswith("torchvision.transforms.v2._"):
@@ -72,67 +72,67 @@ def is_v2(transform: object) -> bool:
 
 
 def options_of(transform: object) -> Options:
-    """The transform's attributes, without those of every torch module."""
+    """Return the transform's attributes, without those that every torch module has."""
     attributes: dict[str, object] = getattr(transform, "__dict__", {})
     return {name: value for name, value in attributes.items() if name not in _MODULE_ATTRIBUTES}
 
 
 def op_of(transform: object, *, tensor: bool, pixels: PixelRule) -> ops.Op:
-    """What the transform does to an image that is a tensor, or else Pillow's. Raises Unknown."""
+    """Return what the transform does to a tensor (if `tensor`) or to a Pillow image. Raises Unknown."""
     reader = READERS.get(name_of(transform) or "")
     options = options_of(transform)
     if reader is None or {*options} - _DERIVED != set(reader[1].split()):
         raise Unknown
-    given = Given(tensor=tensor, pixels=pixels, v2=is_v2(transform))
-    if tensor and (not given.v2 or options.get("antialias", True) is not True):
+    context = Context(tensor=tensor, pixels=pixels, v2=is_v2(transform))
+    if tensor and (not context.v2 or options.get("antialias", True) is not True):
         raise Unknown
-    return reader[0](options, given)
+    return reader[0](options, context)
 
 
 def _hooked(transform: object) -> bool:
     return any(getattr(transform, hooks, None) for hooks in _HOOKS)
 
 
-def _resize(options: Options, given: Given) -> ops.Op:
-    size = () if options["size"] is None else _whole_numbers(options["size"], (1, 2))
-    longest = None if options["max_size"] is None else _whole(options["max_size"])
+def _resize(options: Options, context: Context) -> ops.Op:
+    size = () if options["size"] is None else _integers(options["size"], (1, 2))
+    longest = None if options["max_size"] is None else _integer(options["max_size"])
     if (longest is None and not size) or (
         longest is not None and (len(size) == 2 or longest <= max(size, default=0))
     ):
         raise Unknown
-    return ops.Resize(size, longest, _resampling(options["interpolation"], given))
+    return ops.Resize(size, longest, _resampling(options["interpolation"], context))
 
 
-def _center_crop(options: Options, given: Given) -> ops.Op:
+def _center_crop(options: Options, context: Context) -> ops.Op:
     return ops.CenterCrop(*_pair(options["size"]))
 
 
-def _horizontal_flip(options: Options, given: Given) -> ops.Op:
+def _horizontal_flip(options: Options, context: Context) -> ops.Op:
     return ops.RandomFlip(1, probability_of(options["p"]))
 
 
-def _vertical_flip(options: Options, given: Given) -> ops.Op:
+def _vertical_flip(options: Options, context: Context) -> ops.Op:
     return ops.RandomFlip(0, probability_of(options["p"]))
 
 
-def _random_crop(options: Options, given: Given) -> ops.Op:
+def _random_crop(options: Options, context: Context) -> ops.Op:
     fill, padding = _fill(options["fill"]), options["padding"]
     _constant(options)
-    if padding is not None and given.v2:
-        left, right, top, bottom = _whole_numbers(padding, (4,))
+    if padding is not None and context.v2:
+        left, right, top, bottom = _integers(padding, (4,))
         padding = (left, top, right, bottom)
     border = None if padding is None else _border(padding, fill)
     height, width = _pair(options["size"])
-    return ops.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not given.v2)
+    return ops.RandomCrop(height, width, border, bool(options["pad_if_needed"]), fill, draws_both=not context.v2)
 
 
-def _random_resized_crop(options: Options, given: Given) -> ops.Op:
+def _random_resized_crop(options: Options, context: Context) -> ops.Op:
     scale, ratio = range_of(options["scale"]), range_of(options["ratio"])
-    resampling = _resampling(options["interpolation"], given)
+    resampling = _resampling(options["interpolation"], context)
     return ops.RandomResizedCrop(*_pair(options["size"]), scale, ratio, log_range(options), resampling)
 
 
-READERS: dict[str, tuple[Callable[[Options, Given], ops.Op], str]] = {
+READERS: dict[str, tuple[Callable[[Options, Context], ops.Op], str]] = {
     "Resize": (_resize, "size max_size interpolation antialias"),
     "CenterCrop": (_center_crop, "size"),
     "RandomHorizontalFlip": (_horizontal_flip, "p"),
@@ -140,26 +140,26 @@ READERS: dict[str, tuple[Callable[[Options, Given], ops.Op], str]] = {
     "RandomCrop": (_random_crop, "size padding pad_if_needed fill padding_mode"),
     "RandomResizedCrop": (_random_resized_crop, "size scale ratio interpolation antialias"),
 }
-"""How each known transform is read, and the attributes that it has."""
+"""How each known transform is read, and the attributes it has."""
 
 
-def _resampling(interpolation: object, given: Given) -> Resampling:
+def _resampling(interpolation: object, context: Context) -> Resampling:
     name = getattr(interpolation, "value", interpolation)
     if isinstance(name, int):  # Pillow's own constants
         name = {int(one): one.name.lower() for one in Image.Resampling}.get(name)
-    if name == "nearest-exact" and not given.tensor:
-        name = "nearest"  # Pillow has one nearest, the exact one
+    if name == "nearest-exact" and not context.tensor:
+        name = "nearest"  # Pillow's nearest is the exact one
     if name not in get_args(Filter):
         raise Unknown
-    if given.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
+    if context.tensor and not (name in ("bilinear", "bicubic") and torch_resizes_uint8()):
         raise Unknown
-    # torch's bicubic is up to 31 off Pillow's, where a sharp edge makes it overshoot.
-    close = given.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
-    return Resampling(cast(Filter, name), "torch" if given.tensor or close else "pillow")
+    # torch's bicubic differs from Pillow's by up to 31 where a sharp edge makes it overshoot.
+    close = context.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
+    return Resampling(cast(Filter, name), "torch" if context.tensor or close else "pillow")
 
 
 def _border(padding: object, fill: int) -> ops.Pad:
-    numbers = _whole_numbers(padding, (1, 2, 4), least=0)
+    numbers = _integers(padding, (1, 2, 4), least=0)
     left, top, right, bottom = numbers * (4 // len(numbers))
     return ops.Pad(left, top, right, bottom, fill)
 
@@ -175,38 +175,38 @@ def _fill(value: object) -> int:
     return int(cast(int, value))
 
 
-def _whole(value: object, least: int = 1) -> int:
+def _integer(value: object, least: int = 1) -> int:
     if type(value) is not int or value < least:
         raise Unknown
     return value
 
 
-def _whole_numbers(value: object, lengths: tuple[int, ...], least: int = 1) -> tuple[int, ...]:
+def _integers(value: object, lengths: tuple[int, ...], least: int = 1) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(numbers) not in lengths:
         raise Unknown
-    return tuple(_whole(number, least) for number in numbers)
+    return tuple(_integer(number, least) for number in numbers)
 
 
 def _pair(value: object) -> tuple[int, int]:
-    numbers = _whole_numbers(value, (1, 2))
+    numbers = _integers(value, (1, 2))
     return numbers[0], numbers[-1]
 
 
 def log_range(options: Options) -> tuple[float, float]:
-    """The logarithm of the option `ratio` in float32, which v2 keeps. Raises Unknown."""
+    """Return the logarithm of the option `ratio` in float32, which v2 stores. Raises Unknown."""
     low, high = range_of(options["ratio"])
     if not low > 0:
         raise Unknown
     ends = torch.tensor([low, high], dtype=torch.float32, device="cpu").log()
-    kept = options.get("_log_ratio", ends)
-    if not isinstance(kept, torch.Tensor) or not torch.equal(kept, ends):
+    stored = options.get("_log_ratio", ends)
+    if not isinstance(stored, torch.Tensor) or not torch.equal(stored, ends):
         raise Unknown
     return ends[0].item(), ends[1].item()
 
 
 def range_of(value: object) -> tuple[float, float]:
-    """A pair of numbers, the smaller first. Raises Unknown."""
+    """Return a pair of numbers, the smaller first. Raises Unknown."""
     if (
         not isinstance(value, (tuple, list))
         or len(value) != 2
@@ -220,14 +220,14 @@ def range_of(value: object) -> tuple[float, float]:
 
 
 def probability_of(value: object) -> float:
-    """A number, as float32. Raises Unknown."""
+    """Return the probability, rounded to float32. Raises Unknown."""
     if not isinstance(value, (int, float)):
         raise Unknown
-    return float(np.float32(value))  # which torch makes of it to compare it with a float32
+    return float(np.float32(value))  # torch rounds it when comparing it with a float32
 
 
 def numbers_of(values: object, channels: int) -> tuple[float, ...]:
-    """One number for each channel; a single one counts for all of them. Raises Unknown."""
+    """Return one number per channel; a single number applies to all channels. Raises Unknown."""
     if not isinstance(values, (tuple, list)) or not all(isinstance(value, (int, float)) for value in values):
         raise Unknown
     if len(values) not in (1, channels):
@@ -236,7 +236,7 @@ def numbers_of(values: object, channels: int) -> tuple[float, ...]:
 
 
 def only_retypes(transform: object, *, tensor: bool) -> bool:
-    """Whether the transform turns Pillow's image into a uint8 tensor, or a tensor into the like."""
+    """Whether the transform only turns a Pillow image into a uint8 tensor, or a tensor into another tensor type."""
     name, options = name_of(transform), options_of(transform)
     if tensor:
         to_uint8 = name == "ToDtype" and options == {"dtype": torch.uint8, "scale": options.get("scale")}
@@ -245,7 +245,7 @@ def only_retypes(transform: object, *, tensor: bool) -> bool:
 
 
 def makes_float(transform: object) -> bool:
-    """Whether the transform is one that turns an image into floats between 0 and 1."""
+    """Whether the transform turns an image into floats between 0 and 1."""
     name, options = name_of(transform), options_of(transform)
     return name in ("ToTensor", "ConvertImageDtype") or (
         name == "ToDtype" and options.get("dtype") is not torch.uint8
@@ -253,9 +253,18 @@ def makes_float(transform: object) -> bool:
 
 
 def scaling_of(transforms: Sequence[object], *, tensor: bool, channels: int) -> Scaling | None:
-    """What the transforms from the first that makes floats on do to an image that is a tensor, or else Pillow's.
+    """Return what the transforms, starting with the first one that produces floats, do to an image.
 
-    None where there are none, and the image stays uint8. Raises Unknown.
+    Args:
+        transforms: the transforms from the first that produces floats.
+        tensor: whether the image is a tensor; otherwise Pillow's.
+        channels: number of channels.
+
+    Returns:
+        The scaling; None if there are no transforms and the image stays uint8.
+
+    Raises:
+        Unknown: if the transforms are not recognized.
     """
     rest = [transform for transform in transforms if name_of(transform) != "ToPureTensor"]
     if not rest and tensor:

@@ -1,1 +1,1 @@
-"""Where batches lie, and how samples and values become bytes there."""
+"""The memory of batches, and how samples and values are laid out in it."""

@@ -1,8 +1,8 @@
-"""Memory that a loader and its workers share; nothing of it is left when the last of them is gone.
+"""Memory shared by a loader and its workers, released when the last of them exits.
 
-On Linux it is a file without a name (memfd_create): no process can leave it behind, and the size of /dev/shm, 64 MB in
-many containers, does not bound it; the memory limit does. Room is reserved before it is written to, so memory that is
-not there is an OSError here, and not a bus error in a worker.
+On Linux it is an anonymous file (memfd_create): no process can leave it behind, and it is bounded by the memory limit, not by
+the size of /dev/shm, which is 64 MB in many containers. Space is reserved before it is written, so a lack of memory is an
+OSError here and not a bus error in a worker.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from hasten.data.layout.sharing import PAGE, SharedFile, round_up
 
 
 class Place(NamedTuple):
-    """A stretch of an arena, in bytes."""
+    """A segment of an arena, in bytes."""
 
     offset: int
     size: int
 
 
-LEAST = 1 << 20  # bytes: with less, nothing is worth laying there
+MIN_CAPACITY = 1 << 20  # bytes: a smaller arena is not worth having
 
 
 class Arena:
-    """Up to `capacity` bytes, or as many as a limit leaves, of which only those take memory that were reserved.
+    """Up to `capacity` bytes, or fewer if a limit requires it; only reserved bytes take memory.
 
-    Shared: inherited by a fork, picklable to a process while that is started, and written to by both. Otherwise it is
-    this process's own, and a fork has a copy.
+    A shared arena is inherited by a fork and can be pickled to a process being started; both can write to it. Otherwise the
+    arena is private to this process, and a fork gets a copy.
     """
 
     def __init__(self, capacity: int, *, is_shared: bool = True) -> None:
         self.capacity = max(PAGE, capacity // PAGE * PAGE)
         self.size = 0
-        """Reserved so far."""
+        """Bytes reserved so far."""
         while True:
             try:
                 self._file = SharedFile(self.capacity) if is_shared else None
                 self._open()
                 return
             except OSError:
-                # A limit of the shell's or of a batch system's, on addresses or on the size of files.
-                if self.capacity < 2 * LEAST:
+                # A limit set by the shell or a batch system, on address space or on file size.
+                if self.capacity < 2 * MIN_CAPACITY:
                     raise
                 self.capacity = self.capacity // 2 // PAGE * PAGE
 
@@ -59,7 +59,7 @@ class Arena:
         return self._file is not None
 
     def reserve(self, size: int) -> Place:
-        """More of it, in whole pages. Raises OSError where there is no more."""
+        """Reserve more bytes, in whole pages. Raises OSError if the arena or the memory is exhausted."""
         size = round_up(size)
         if self.size + size > self.capacity:
             raise OSError(f"more than {self.capacity} bytes")
@@ -70,7 +70,7 @@ class Arena:
         return place
 
     def view(self, place: Place) -> memoryview:
-        """The memory of a place, writable."""
+        """Return the memory of a place, writable."""
         return memoryview(self._map)[place.offset : place.offset + place.size]
 
     def __getstate__(self) -> tuple[int, SharedFile | None]:
@@ -79,7 +79,7 @@ class Arena:
 
     def __setstate__(self, state: tuple[int, SharedFile | None]) -> None:
         self.capacity, self._file = state
-        self.size = self.capacity  # to reserve is the parent's affair
+        self.size = self.capacity  # only the parent reserves
         self._open()
 
 

@@ -1,6 +1,6 @@
-"""A value as bytes for another process of the run, and back.
+"""Serialize a value for another process of the same run, and deserialize it.
 
-Pickle's protocol 5 (PEP 574) carries the tree; the contents of arrays and tensors stay out of the pickle.
+Pickle's protocol 5 (PEP 574) stores the structure; the contents of arrays and tensors stay out of the pickle.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import numpy as np
 import torch
 
 ALIGNMENT = 64
-_HEAD = struct.Struct("<Q")  # number of buffers; then the bytes of each
+_HEAD = struct.Struct("<Q")  # the number of buffers; the size of each follows
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class PackError(Exception):
-    """The value cannot be pickled, and so neither kept nor sent; its cause is what the value's class raised."""
+    """The value cannot be pickled, so it can be neither stored nor sent; its cause is the error from the value's class."""
 
 
 class Packed(NamedTuple):
-    """A value as bytes. The buffers are the value's own memory, not copies, where it has no gaps."""
+    """A serialized value. The buffers are the value's own memory if it is contiguous, not copies."""
 
     header: bytes | memoryview
     buffers: list[memoryview]
     size: int
-    """Bytes that the buffers take when each begins at a multiple of ALIGNMENT."""
+    """Bytes that the buffers take when each starts at a multiple of ALIGNMENT."""
 
 
 def pack(value: object) -> Packed:
-    """The value as bytes. Raises PackError where it cannot be pickled."""
+    """Serialize the value. Raises PackError if it cannot be pickled."""
     file = io.BytesIO()
     taken: list[pickle.PickleBuffer] = []
     try:
         _Packer(file, protocol=5, buffer_callback=taken.append).dump(value)
         buffers = [buffer.raw() for buffer in taken]
-    except Exception as error:  # a class of the user's may refuse in any way
+    except Exception as error:  # a user's class may raise anything
         raise PackError(f"{type(value).__qualname__} cannot be pickled: {error}") from error
     sizes = (buffer.nbytes for buffer in buffers)
     header = struct.pack(f"<{len(buffers) + 1}Q", len(buffers), *sizes) + file.getvalue()
@@ -47,7 +47,7 @@ def pack(value: object) -> Packed:
 
 
 def write_buffers(buffers: Sequence[memoryview], memory: memoryview) -> None:
-    """Lay the buffers in writable memory of at least `Packed.size` bytes, for `unpack` to find."""
+    """Write the buffers into writable memory of at least `Packed.size` bytes, in the layout `unpack` expects."""
     start = 0
     for buffer in buffers:
         memory[start : start + buffer.nbytes] = buffer
@@ -55,10 +55,13 @@ def write_buffers(buffers: Sequence[memoryview], memory: memoryview) -> None:
 
 
 def unpack(header: bytes | memoryview, memory: memoryview) -> Any:
-    """The value. Its arrays and tensors view `memory`, which must be writable; arrays that were read-only are.
+    """Deserialize the value.
 
-    The bytes must be of this run's own processes. Raises whatever unpickling raises when they are not what `pack` and
-    `write_buffers` made.
+    Its arrays and tensors are views of `memory`, which must be writable; arrays that were read-only become writable. The
+    bytes must come from this run's own processes.
+
+    Raises:
+        Exception: whatever unpickling raises if the bytes do not come from `pack` and `write_buffers`.
     """
     (num_buffers,) = _HEAD.unpack_from(header)
     views: list[memoryview] = []
@@ -71,7 +74,7 @@ def unpack(header: bytes | memoryview, memory: memoryview) -> Any:
 
 
 def aligned(size: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """Round up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -79,7 +82,7 @@ class _Packer(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         if type(obj) is np.ndarray and not obj.dtype.hasobject:
             laid, strides = _lay_array(obj)
-            # A dtype's name is read ten times as fast as its pickle, but does not tell fields or a foreign type.
+            # A dtype's name is read ten times as fast as its pickle, but does not describe fields or foreign types.
             dtype = obj.dtype.str if np.dtype(obj.dtype.str) == obj.dtype else obj.dtype
             return _array, (_buffer(laid), dtype, obj.shape, strides)
         if isinstance(obj, torch.Tensor) and _is_memory(obj):
@@ -94,12 +97,12 @@ class _Packer(pickle.Pickler):
 
 
 def _buffer(laid: _Array) -> pickle.PickleBuffer:
-    # Not of `laid.data`: a memoryview with a buffer taken from it crashes CPython's garbage collector in a cycle.
+    # Not of `laid.data`: a memoryview with a buffer taken from it, in a cycle, crashes CPython's garbage collector.
     return pickle.PickleBuffer(laid)  # pyright: ignore[reportArgumentType]
 
 
 def _is_memory(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is its elements in this process's memory, and nothing besides."""
+    """Whether the tensor is nothing but elements in this process's memory."""
     kind = type(tensor)
     return (
         tensor.device.type == "cpu"
@@ -114,7 +117,7 @@ def _is_memory(tensor: torch.Tensor) -> bool:
 
 
 def _lay_array(array: _Array) -> tuple[_Array, tuple[int, ...]]:
-    """The array's bytes in a row, in the order in which they lie in memory, and the strides that belong to them."""
+    """Return the array's bytes as one flat array, in memory order, and the matching strides."""
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     laid = np.asarray(array.transpose(order), order="C")
     strides = dict(zip(order, laid.strides))

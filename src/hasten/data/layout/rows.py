@@ -1,4 +1,4 @@
-"""One array of a batch, and how values of many samples become rows of it."""
+"""One array of a batch, and how the values of many samples are written to its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hasten.data.layout.scaling import ScaledImage, Scaling, scale
 
 Target = torch.Tensor | np.ndarray[Any, Any]
 
-IN_NUMPY = frozenset(
+NUMPY_DTYPES = frozenset(
     getattr(torch, name)
     for name in [
         "bool",
@@ -33,7 +33,7 @@ IN_NUMPY = frozenset(
 
 
 class MismatchError(Exception):
-    """A sample is not made like the one that the layout was read from."""
+    """A sample does not have the structure of the one from which the layout was read."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Leaf:
     dtype: torch.dtype
     shape: tuple[int, ...]
     numpy_dtype: np.dtype[Any] | None = None
-    """Of the samples, where they are NumPy's."""
+    """The samples' dtype if they are NumPy arrays."""
     scaling: Scaling | None = None
-    """Set where the rows hold uint8 images that become floats once the batch is on its device."""
+    """Set if the rows hold uint8 images that become floats once the batch is on its device."""
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes per row."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
@@ -59,21 +59,21 @@ def _write_numbers(rows: Leaf, values: Sequence[Any], target: Target, where: sli
 
 def _write_tensors(rows: Leaf, values: Sequence[torch.Tensor], target: Target, where: slice) -> None:
     if any(value.dtype != rows.dtype or value.shape != rows.shape for value in values):
-        raise MismatchError(f"not every tensor is of shape {rows.shape} and {rows.dtype}")
+        raise MismatchError(f"not every tensor has shape {rows.shape} and dtype {rows.dtype}")
     out = target[where]
     torch.stack(list(values), out=torch.from_numpy(out) if isinstance(out, np.ndarray) else out)
 
 
 def _write_arrays(rows: Leaf, values: Sequence[Any], target: Target, where: slice) -> None:
     if any(value.dtype != rows.numpy_dtype or value.shape != rows.shape for value in values):
-        raise MismatchError(f"not every array is of shape {rows.shape} and {rows.numpy_dtype}")
+        raise MismatchError(f"not every array has shape {rows.shape} and dtype {rows.numpy_dtype}")
     np.stack(values, out=target[where])  # type: ignore[arg-type]
 
 
 def _write_images(rows: Leaf, values: Sequence[ScaledImage], target: Target, where: slice) -> None:
     for row, image in zip(range(where.start, where.stop), values):
         if image.pixels.shape != rows.shape or (rows.scaling is not None and image.scaling != rows.scaling):
-            raise MismatchError(f"an image of shape {tuple(image.pixels.shape)} where there was {rows.shape}")
+            raise MismatchError(f"an image has shape {tuple(image.pixels.shape)} instead of {rows.shape}")
         out = torch.from_numpy(target[row]) if isinstance(target, np.ndarray) else target[row]
         if rows.scaling is None:
             scale(image, out)

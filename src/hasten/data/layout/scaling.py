@@ -1,4 +1,4 @@
-"""From uint8 to normalized floats, once for each image or batch, bit for bit as torchvision's transforms do it."""
+"""Convert uint8 to normalized floats, once per image or batch, bit for bit as torchvision's transforms do."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import torch
 
 @dataclass(frozen=True)
 class Scaling:
-    """From uint8 to a normalized float image: `(pixels / 255 - mean) / std`, a channel at a time.
+    """The conversion of a uint8 image to normalized floats: `(pixels / 255 - mean) / std`, per channel.
 
-    `mean` and `std` are empty where nothing is normalized.
+    `mean` and `std` are empty if nothing is normalized.
     """
 
     dtype: torch.dtype = torch.float32
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     reciprocal: bool = False
-    """Multiplied by 1/255, as torchvision's v2 does, instead of divided by 255: they differ in the last bit."""
+    """Multiply by 1/255, as torchvision's v2 does, instead of dividing by 255: the results differ in the last bit."""
     is_fused: bool = False
-    """One product and one sum in place of these steps: off by 1e-6 at most, in half the time."""
+    """One multiply and one add instead of the separate operations: differs by at most 1e-6, in half the time."""
 
 
 @dataclass(frozen=True)
 class ScaledImage:
-    """A leaf of a sample: a float image whose values are still uint8.
+    """A leaf of a sample: a float image that is still stored as uint8.
 
-    The floats are made once: straight in a batch's row, or, with a device, there.
+    It is converted once: directly into a batch's row, or, with a device, on the device.
     """
 
     pixels: torch.Tensor
-    """uint8, (C, H, W), of any strides."""
+    """uint8, (C, H, W), with any strides."""
     scaling: Scaling
 
 
 def scale(image: ScaledImage, out: torch.Tensor) -> None:
-    """Write the image's floats, normalized, to `out`: float32, (channels, height, width), contiguous.
+    """Write the image's normalized floats to `out`: float32, (channels, height, width), contiguous.
 
-    Bit for bit what the transforms give, unless the scaling is fused.
+    Bit-identical to the transforms' result, unless the scaling is fused.
     """
     _scale_in_place(out.copy_(image.pixels), image.scaling)
 
 
 def scale_batch(pixels: torch.Tensor, scaling: Scaling) -> torch.Tensor:
-    """The normalized floats of uint8 images (number, channels, height, width), contiguous, on the images' device."""
+    """Return normalized floats for uint8 images (number, channels, height, width), contiguous, on the images' device."""
     floats = torch.empty(pixels.shape, dtype=scaling.dtype, device=pixels.device)
     return _scale_in_place(floats.copy_(pixels), scaling)
 
@@ -62,9 +62,9 @@ def _scale_in_place(floats: torch.Tensor, scaling: Scaling) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _steps(scaling: Scaling, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the values are divided by (or multiplied by), the mean and the deviation of each channel.
+    """Return the divisor (or factor), and the mean and the standard deviation of each channel.
 
-    Tensors all three: CUDA replaces the division by a Python number with a product, which differs in the last bit.
+    All three are tensors: CUDA replaces division by a Python number with multiplication, which differs in the last bit.
     """
     unit = 1 / 255 if scaling.reciprocal else 255.0
     return _each([unit], scaling, device), _each(scaling.mean, scaling, device), _each(scaling.std, scaling, device)
@@ -72,7 +72,7 @@ def _steps(scaling: Scaling, device: torch.device) -> tuple[torch.Tensor, torch.
 
 @functools.lru_cache(maxsize=64)
 def _fused(scaling: Scaling, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The factor and the offset of each channel, worked out in double precision."""
+    """Return the factor and the offset of each channel, computed in double precision."""
     factors = [1 / (255.0 * deviation) for deviation in scaling.std or (1.0,)]
     offsets = [-mean / deviation for mean, deviation in zip(scaling.mean, scaling.std)]
     return _each(factors, scaling, device), _each(offsets, scaling, device)

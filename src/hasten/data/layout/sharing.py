@@ -1,11 +1,11 @@
-"""Files without a name that processes share, and locks on them: nothing is left when the last process is gone.
+"""Anonymous files shared by processes, and locks on them; nothing is left when the last process exits.
 
-On Linux such a file is a memfd: it lies in memory, and the size of /dev/shm does not bound it. Elsewhere it is a temporary
-file whose name is taken away at once. On Windows, where it cannot be handed on, each process gets an empty one.
+On Linux such a file is a memfd: it is in memory, and the size of /dev/shm does not bound it. Elsewhere it is a temporary file
+that is unlinked at once. On Windows, where it cannot be passed on, each process gets an empty one.
 
-Under a lock is one process, and in it one thread, at a time. Nobody waits long: what is done under a lock here (filling a
-cache) can be left undone. The kernel releases a record lock when its holder dies, however it dies, so a killed process never
-blocks the others.
+A lock admits one process, and in it one thread, at a time. No one waits long: work done under a lock here (filling a cache)
+can be skipped. The kernel releases a record lock when its holder dies for whatever reason, so a killed process never blocks
+the others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-_FAR = 1 << 40  # a byte that holds no data: a locked byte cannot be read on Windows
+_FAR = 1 << 40  # offset of a byte that holds no data: a locked byte cannot be read on Windows
 _TRIES = 20
 _BETWEEN_TRIES = 0.0005  # seconds; a lock is held for a few microseconds
 
-# Record locks do not tell the threads of a process apart. Reentrant, for garbage collection can close a file anywhere,
-# under a lock, too. A fork waits until no other thread holds one, or the child would inherit a lock nobody releases.
+# Record locks do not distinguish the threads of a process. Reentrant, because garbage collection can close a file anywhere,
+# even under a lock. A fork waits until no other thread holds a lock, or the child would inherit one that is never released.
 _threads = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release)
@@ -35,18 +35,18 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def locked(descriptor: int) -> Generator[bool, None, None]:
-    """Hold the lock for the block; False where others hold it for long: then do nothing."""
+    """Hold the lock for the block; yields False if others hold it for too long: then skip the work."""
     with _threads:
-        ours = any(_try(descriptor, attempt) for attempt in range(_TRIES))
+        acquired = any(_try(descriptor, attempt) for attempt in range(_TRIES))
         try:
-            yield ours
+            yield acquired
         finally:
-            if ours:
+            if acquired:
                 unlock(descriptor)
 
 
 def close(descriptor: int) -> None:
-    """Close a file that is locked now and then: another descriptor of it may hold the lock, and would lose it."""
+    """Close a file that is sometimes locked: waits, because closing would release a lock held by another descriptor."""
     with _threads:
         os.close(descriptor)
 
@@ -61,7 +61,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def lock(descriptor: int, place: int = 0) -> bool:
-        """Lock a place of a file for this process, until it unlocks it or ends; False where another has it."""
+        """Lock a byte of a file until this process unlocks it or exits; False if another process holds it."""
         os.lseek(descriptor, _FAR + place, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -70,7 +70,7 @@ if sys.platform == "win32":
         return True
 
     def unlock(descriptor: int, place: int = 0) -> None:
-        """Give a place up."""
+        """Unlock the byte."""
         os.lseek(descriptor, _FAR + place, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 
@@ -78,9 +78,9 @@ else:
     import fcntl
 
     def lock(descriptor: int, place: int = 0) -> bool:
-        """Lock a place of a file for this process, until it unlocks it or ends; False where another has it.
+        """Lock a byte of a file until this process unlocks it or exits; False if another process holds it.
 
-        Closing any descriptor of the file unlocks all its places, so a process keeps one descriptor of a file.
+        Closing any descriptor of the file releases all its locks, so a process uses one descriptor per file.
         """
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _FAR + place)
@@ -89,7 +89,7 @@ else:
         return True
 
     def unlock(descriptor: int, place: int = 0) -> None:
-        """Give a place up."""
+        """Unlock the byte."""
         fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, _FAR + place)
 
 
@@ -98,16 +98,16 @@ _PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 class SharedFile:
-    """A file of zeros, `size` bytes long, of which only what is written takes memory.
+    """A sparse, zero-filled file of `size` bytes; only what is written takes memory.
 
-    Usable after a fork, and picklable to a process while that is started. Raises OSError where it cannot be had.
+    Usable after a fork, and picklable to a process being started. Raises OSError if it cannot be created.
     """
 
     descriptor = -1
-    _sign: socket.socket | None = None
+    _announcement: socket.socket | None = None
 
     def __init__(self, size: int, *, descriptor: int | None = None) -> None:
-        self.descriptor = nameless() if descriptor is None else descriptor
+        self.descriptor = anonymous_file() if descriptor is None else descriptor
         if os.fstat(self.descriptor).st_size < size:
             os.ftruncate(self.descriptor, size)
 
@@ -123,31 +123,31 @@ class SharedFile:
         size, handed_on = state
         self.__init__(size, descriptor=handed_on and handed_on.detach())
 
-    def keep(self, sign: socket.socket) -> None:
-        """Keep what tells others of the file for as long as the file."""
-        self._sign = sign
+    def hold_socket(self, announcement: socket.socket) -> None:
+        """Keep open the socket that announces the file to others, for as long as the file is open."""
+        self._announcement = announcement
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in use, by the kernel's count."""
+        """Bytes in use, as counted by the kernel."""
         return os.fstat(self.descriptor).st_blocks * 512
 
     def map(self, size: int) -> mmap.mmap:
-        """The first bytes, shared: what is written is seen by all."""
+        """Map the first `size` bytes, shared: every process sees what is written."""
         return mmap.mmap(self.descriptor, size)
 
     def free(self, start: int, end: int) -> None:
-        """Give the memory of the whole pages between two offsets back; they read as zeros thereafter."""
+        """Release the memory of the whole pages between two offsets; they read as zeros afterwards."""
         start, end = round_up(start), round_up(end)
         if end > start and sys.platform == "linux":
-            # Not by a mapping's madvise: to close a mapping unlocks the file for the whole process.
+            # Not through a mapping's madvise: closing a mapping unlocks the file for the whole process.
             libc = ctypes.CDLL(None)
             libc.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_int64(start), ctypes.c_int64(end - start))
 
     def close(self) -> None:
-        """Give the file up. What is mapped stays until nothing refers to it."""
-        if self._sign is not None:
-            self._sign.close()
+        """Close the file. Mapped memory stays until nothing refers to it."""
+        if self._announcement is not None:
+            self._announcement.close()
         if self.descriptor >= 0:
             close(self.descriptor)
             self.descriptor = -1
@@ -157,12 +157,12 @@ class SharedFile:
 
 
 def round_up(size: int) -> int:
-    """To whole pages."""
+    """Round up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-    """Write pieces one after the other. Raises OSError where the file cannot take them all."""
+    """Write the pieces one after the other, from `offset`. Raises OSError if they do not fit."""
     for piece in pieces:
         left = memoryview(piece)
         while left.nbytes:
@@ -170,8 +170,8 @@ def write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int)
             left, offset = left[written:], offset + written
 
 
-def nameless(label: str = "hasten") -> int:
-    """A descriptor of a new file without a name; `label` is what /proc shows."""
+def anonymous_file(label: str = "hasten") -> int:
+    """Return a descriptor of a new anonymous file; `label` is what /proc shows."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(label, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

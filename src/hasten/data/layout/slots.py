@@ -1,7 +1,7 @@
-"""Where batches lie: reused shared memory, handed out without a copy.
+"""Reused shared memory for batches, returned to the training loop without a copy.
 
-A slot is free again when nothing refers to it: no batch in the making, no tensor of a batch, no view of one, and, where a
-device copies from it, no copy that is still under way.
+A slot is free again when nothing refers to it: no batch being built, no tensor of a batch, no view of one, and, if a device
+copies from it, no copy in progress.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hasten.data.layout.arena import Arena, Place
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
 
 Pin = Callable[[int, int], "Callable[[], object] | None"]
-"""Locks memory, given by address and size, into RAM; gives what undoes it."""
+"""Locks memory, given by address and size, into RAM; returns a function that unlocks it, or None."""
 
 Returned = Callable[[], Callable[[], bool]]
-"""Called when a slot comes back; what it gives says whether the device is done with it."""
+"""Called when a slot is returned; returns a function that says whether the device is done with it."""
 
 
 class Slot:
-    """A place in the arena, for as long as anybody refers to it."""
+    """A place in the arena, reserved for as long as something refers to it."""
 
     __slots__ = ("_arena", "_returned", "place")
 
@@ -36,7 +36,7 @@ class Slot:
 
     @property
     def memory(self) -> Memory:
-        """Its memory, which keeps it."""
+        """Its memory, which keeps the slot alive."""
         return np.asarray(self)
 
     @property
@@ -49,36 +49,36 @@ class Slot:
 
 
 class Slots:
-    """The slots of one loader, in the process that workers them out; never more bytes than the arena's capacity."""
+    """The slots of one loader, in the process that owns the workers; never more bytes than the arena's capacity."""
 
     def __init__(self, arena: Arena, *, pin: Pin | None = None, when_returned: Returned | None = None) -> None:
         self.arena = arena
         self.used_bytes = 0
         self._free: deque[Place] = deque()
-        self._resting: deque[tuple[Place, Callable[[], bool]]] = deque()  # nobody's but the device's
+        self._pending: deque[tuple[Place, Callable[[], bool]]] = deque()  # the device may still read from these
         self._pin = pin
         self.when_returned = when_returned
         self._unpin: list[Callable[[], object]] = []
         weakref.finalize(self, _undo, self._unpin)
 
     def take(self, size: int) -> Slot | None:
-        """A slot of at least `size` bytes; None where no more memory may be had."""
-        self._wake()
+        """Return a slot of at least `size` bytes; None if no more memory is available."""
+        self._reclaim()
         place = self._find(size) or self._reserve(size)
         if place is None:
             return None
         self.used_bytes += place.size
         return Slot(place, self.arena, self._return)
 
-    def write_down(self, data: bytes) -> Slot | None:
-        """Bytes where every worker can read them; None where there is no room."""
+    def store(self, data: bytes) -> Slot | None:
+        """Write bytes where every worker can read them; None if there is no room."""
         slot = self.take(len(data))
         if slot is not None:
             slot.memory[: len(data)] = memoryview(data)
         return slot
 
     def has_room(self, size: int) -> bool:
-        """Whether another slot of that size can be had beside those in use."""
+        """Whether another slot of that size fits in addition to those in use."""
         return self.used_bytes + size <= self.arena.capacity
 
     def _find(self, size: int) -> Place | None:
@@ -102,15 +102,15 @@ class Slots:
         if self.when_returned is None:
             self._free.append(place)
         else:
-            self._resting.append((place, self.when_returned()))
+            self._pending.append((place, self.when_returned()))
 
-    def _wake(self) -> None:
-        for _ in range(len(self._resting)):
-            place, is_done = self._resting.popleft()
+    def _reclaim(self) -> None:
+        for _ in range(len(self._pending)):
+            place, is_done = self._pending.popleft()
             if is_done():
                 self._free.append(place)
             else:
-                self._resting.append((place, is_done))
+                self._pending.append((place, is_done))
 
 
 def _undo(unpin: list[Callable[[], object]]) -> None:

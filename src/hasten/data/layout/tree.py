@@ -1,8 +1,8 @@
-"""What a sample is made of, and how samples become a batch without a second copy.
+"""The structure of a sample, and how samples become a batch with a single copy.
 
-A leaf of fixed shape (tensor, array, number) takes a row of an array; any other leaf (a string, bytes) stays an object, and
-the batch holds a list of them. The batch is what `torch.utils.data.default_collate` makes of the same samples, type for type;
-where that raises, a dataclass is a layout too.
+A leaf of fixed shape (tensor, array, number) takes a row of an array; any other leaf (str, bytes) stays an object, and the
+batch holds a list of them. The batch equals what `torch.utils.data.default_collate` returns for the same samples, including
+types. Dataclasses, for which default_collate raises, are supported too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from hasten.data.layout.packing import aligned
-from hasten.data.layout.rows import IN_NUMPY, WRITERS, Leaf, MismatchError, Target
+from hasten.data.layout.rows import NUMPY_DTYPES, WRITERS, Leaf, MismatchError, Target
 from hasten.data.layout.scaling import ScaledImage, Scaling, scale
 
 
 @dataclass(frozen=True)
 class LateImages:
-    """Images of a batch that become floats on the device."""
+    """Images of a batch that are converted to floats on the device."""
 
     pixels: torch.Tensor
     """uint8, (N, C, H, W)."""
@@ -34,20 +34,26 @@ class LateImages:
 
 @dataclass(frozen=True)
 class Spec:
-    """One part of a layout: a leaf, or a container of parts."""
+    """One node of a layout: a leaf, or a container with its parts."""
 
     kind: str  # "tensor" "array" "number" "image" "object", or "mapping" "sequence" "named" "data"
     type: type
-    number: int = -1  # of the leaf among the rows, or among the objects
+    number: int = -1  # index of the leaf among the rows, or among the objects
     keys: tuple[Any, ...] = ()
     parts: tuple[Spec, ...] = ()
 
 
 class Layout:
-    """How the samples of a dataset are made, read from one of them.
+    """The structure of a dataset's samples, read from one of them.
 
-    Picklable, so that workers can be told. Raises MismatchError for a sample that cannot have rows. With `late_floats`
-    images stay uint8 in their rows, to become floats on the device.
+    Picklable, so that it can be sent to workers.
+
+    Args:
+        sample: the sample to read.
+        late_floats: keep images as uint8 in their rows, to be converted to floats on the device.
+
+    Raises:
+        MismatchError: if the sample cannot be stored in rows.
     """
 
     def __init__(self, sample: object, *, late_floats: bool = False) -> None:
@@ -59,7 +65,7 @@ class Layout:
 
     @classmethod
     def of(cls, sample: object, *, late_floats: bool) -> Layout | None:
-        """That of samples like this one; None where they have no rows, or torch would collate them otherwise."""
+        """Return the layout of such samples; None if they cannot be stored in rows, or torch would collate differently."""
         try:
             layout = cls(sample, late_floats=late_floats)
         except MismatchError:
@@ -70,7 +76,7 @@ class Layout:
         kind: type = type(value)
         if isinstance(value, torch.Tensor):
             if not _is_plain(value):
-                raise MismatchError(f"a {kind.__name__} on {value.device} has no rows")
+                raise MismatchError(f"a {kind.__name__} on {value.device} cannot be stored in rows")
             return self._leaf("tensor", kind, Leaf(value.dtype, tuple(value.shape)))
         if isinstance(value, ScaledImage):
             dtype = torch.uint8 if self._late_floats else value.scaling.dtype
@@ -92,23 +98,23 @@ class Layout:
             return Spec("sequence", kind, parts=tuple(self._read(v) for v in value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return Spec("named", kind, parts=tuple(self._read(v) for v in value))
-        # One that the user has taught default_collate is collated as the user said.
+        # A type registered with default_collate is collated by the user's function.
         if dataclasses.is_dataclass(value) and not isinstance(value, tuple(default_collate_fn_map)):
             self._beyond_torch = True
             keys = tuple(field.name for field in dataclasses.fields(value))
             return Spec("data", kind, keys=keys, parts=tuple(self._read(getattr(value, key)) for key in keys))
-        raise MismatchError(f"a {kind.__name__} has no rows")
+        raise MismatchError(f"a {kind.__name__} cannot be stored in rows")
 
     def _leaf(self, kind: str, of: type, rows: Leaf) -> Spec:
         self.rows.append(rows)
         return Spec(kind, of, len(self.rows) - 1)
 
     def num_bytes(self, length: int) -> int:
-        """Bytes of a batch of `length` samples."""
+        """Return the bytes of a batch of `length` samples."""
         return sum(aligned(rows.row_bytes * length) for rows in self.rows)
 
     def arrays(self, memory: Any, length: int) -> list[torch.Tensor]:
-        """The arrays of a batch of `length` samples, each (length, *shape): views of `memory`, which they keep alive."""
+        """Return the arrays of a batch, each (length, *shape): views of `memory`, which they keep alive."""
         found: list[torch.Tensor] = []
         offset = 0
         for rows in self.rows:
@@ -123,18 +129,18 @@ class Layout:
         return found
 
     def targets(self, arrays: Sequence[torch.Tensor]) -> list[Target]:
-        """What `write` writes to: the same arrays as NumPy sees them, where it can."""
-        return [array.numpy() if array.dtype in IN_NUMPY else array for array in arrays]
+        """Return what `write` writes to: the same arrays, as NumPy arrays if their dtype allows it."""
+        return [array.numpy() if array.dtype in NUMPY_DTYPES else array for array in arrays]
 
     def write(self, samples: Sequence[Any], targets: Sequence[Target], start: int) -> list[list[object]]:
-        """Put samples into the rows from `start` on; return what of each has none.
+        """Write samples to the rows from `start` and return each sample's leaves that have no rows.
 
-        Raises MismatchError, and leaves rows half-written, when one of them is made otherwise.
+        Raises MismatchError, and leaves rows half-written, if a sample has another structure.
         """
         objects: list[list[object]] = [[] for _ in samples] if self.num_objects else []
         try:
             self._write(self.root, samples, targets, slice(start, start + len(samples)), objects)
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # NumPy's and torch's words for it
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # raised by NumPy or torch
             raise MismatchError(str(error)) from error
         return objects
 
@@ -144,8 +150,8 @@ class Layout:
         if set(map(type, values)) != {part.type}:
             raise MismatchError(f"not every value is a {part.type.__name__}")
         if part.kind == "object":
-            for kept, value in zip(objects, values):
-                kept.append(value)
+            for collected, value in zip(objects, values):
+                collected.append(value)
         elif part.kind in WRITERS:
             WRITERS[part.kind](self.rows[part.number], values, targets[part.number], rows)
         else:
@@ -153,7 +159,7 @@ class Layout:
                 self._write(inner, column, targets, rows, objects)
 
     def batch(self, arrays: Sequence[torch.Tensor], objects: Sequence[Sequence[object]]) -> Any:
-        """The batch of these arrays and of each sample's objects, nested as default_collate does it."""
+        """Return the batch of these arrays and of each sample's objects, nested as by default_collate."""
         return self._batch(self.root, arrays, objects)
 
     def _batch(self, part: Spec, arrays: Sequence[torch.Tensor], objects: Sequence[Sequence[object]]) -> Any:
@@ -163,10 +169,10 @@ class Layout:
         if part.kind == "object":
             return [of_sample[part.number] for of_sample in objects]
         parts = [self._batch(inner, arrays, objects) for inner in part.parts]
-        return _made(part, parts)  # a list of a tuple, too, as default_collate does it
+        return _rebuild(part, parts)  # a tuple becomes a list, as in default_collate
 
     def read(self, arrays: Sequence[torch.Tensor], row: int, objects: Sequence[object]) -> Any:
-        """The sample of a row once more, as it was before it was written there; images as floats."""
+        """Rebuild the sample of a row as it was before it was written; images become floats."""
         return self._sample(self.root, [array[row] for array in arrays], objects)
 
     def _sample(self, part: Spec, rows: Sequence[torch.Tensor], objects: Sequence[object]) -> Any:
@@ -179,82 +185,82 @@ class Layout:
         if part.kind == "object":
             return objects[part.number]
         parts = [self._sample(inner, rows, objects) for inner in part.parts]
-        return _made(part, tuple(parts) if part.type is tuple else parts)
+        return _rebuild(part, tuple(parts) if part.type is tuple else parts)
 
     def agrees_with_torch(self, sample: object) -> bool:
-        """Whether this torch's default_collate makes of two such samples what `batch` makes of them."""
+        """Whether this torch's default_collate and `batch` return the same for two such samples."""
         if self._beyond_torch:
             return True
         memory = np.empty(max(1, self.num_bytes(2)), dtype=np.uint8)
         arrays = self.arrays(memory, 2)
         try:
             objects = self.write([sample, sample], self.targets(arrays), 0)
-            plain = finished(sample)
-            return _alike(default_collate([plain, plain]), self.batch(arrays, objects))
-        except Exception:  # whatever collating raises is raised in its place, for the batch that it is
+            plain = with_floats(sample)
+            return _same_structure(default_collate([plain, plain]), self.batch(arrays, objects))
+        except Exception:  # the batch that is collated for real raises it again
             return False
 
 
-def finished(sample: Any) -> Any:
-    """A sample without rows: its images made floats."""
+def with_floats(sample: Any) -> Any:
+    """Return a sample that has no rows with its images converted to floats."""
     if isinstance(sample, ScaledImage):
-        made = torch.empty(sample.pixels.shape, dtype=sample.scaling.dtype)
-        scale(sample, made)
-        return made
+        floats = torch.empty(sample.pixels.shape, dtype=sample.scaling.dtype)
+        scale(sample, floats)
+        return floats
     if type(sample) in (tuple, list):
-        return type(sample)(finished(value) for value in sample)
+        return type(sample)(with_floats(value) for value in sample)
     return sample
 
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """The batch with `function` applied to its tensors and late images, at any depth of dicts, lists and tuples."""
+    """Apply `function` to the tensors and late images of a batch, at any depth of dicts, lists and tuples."""
     if isinstance(batch, (torch.Tensor, LateImages)):
         return function(batch)
     if isinstance(batch, dict):
         mapped = {key: map_tensors(value, function) for key, value in batch.items()}
         if type(batch) is dict:
             return mapped
-        again = copy.copy(batch)  # its class may want other arguments
-        again.update(mapped)
-        return again
+        copied = copy.copy(batch)  # its class may need other arguments
+        copied.update(mapped)
+        return copied
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(value, function) for value in batch))
     if type(batch) in (list, tuple):
         return type(batch)(map_tensors(value, function) for value in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         parts = [map_tensors(getattr(batch, field.name), function) for field in dataclasses.fields(batch)]
-        return _made(Spec("data", type(batch), keys=tuple(f.name for f in dataclasses.fields(batch))), parts)
+        return _rebuild(Spec("data", type(batch), keys=tuple(f.name for f in dataclasses.fields(batch))), parts)
     return batch
 
 
-def _made(part: Spec, parts: Sequence[Any]) -> Any:
+def _rebuild(part: Spec, parts: Sequence[Any]) -> Any:
     if part.kind == "mapping":
         return dict(zip(part.keys, parts))
     if part.kind == "named":
         return part.type(*parts)
     if part.kind == "data":
-        made = object.__new__(part.type)
+        rebuilt = object.__new__(part.type)
         for key, value in zip(part.keys, parts):
-            object.__setattr__(made, key, value)  # a frozen one, too
-        return made
+            object.__setattr__(rebuilt, key, value)  # works for frozen dataclasses too
+        return rebuilt
     return parts
 
 
 def _columns(part: Spec, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-    """The same part of every value, a part at a time."""
+    """Return, for each part, its values across all samples."""
     if part.kind == "data":
         return [[getattr(value, key) for value in values] for key in part.keys]
     if set(map(len, values)) != {len(part.parts)}:
-        raise MismatchError(f"not every {part.type.__name__} has {len(part.parts)} parts")
+        raise MismatchError(f"not every {part.type.__name__} has {len(part.parts)} elements")
     if part.kind != "mapping":
         return list(zip(*values))
     try:
         return [[value[key] for value in values] for key in part.keys]
     except KeyError as error:
-        raise MismatchError(f"no key {error}") from None
+        raise MismatchError(f"a sample lacks the key {error}") from None
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _same_structure(one: Any, other: Any) -> bool:
     if isinstance(other, LateImages):
         return isinstance(one, torch.Tensor) and (one.dtype, one.shape) == (other.scaling.dtype, other.pixels.shape)
     if type(one) is not type(other):
@@ -262,9 +268,9 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(_same_structure(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_alike(*pair) for pair in zip(one, other))
+        return len(one) == len(other) and all(_same_structure(*pair) for pair in zip(one, other))
     return bool(one == other)
 
 
@@ -277,4 +283,4 @@ def _dtype(array: np.ndarray[Any, Any] | np.generic) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype
     except TypeError:
-        raise MismatchError(f"an array of {array.dtype} has no rows") from None
+        raise MismatchError(f"an array of {array.dtype} cannot be stored in rows") from None

@@ -1,1 +1,1 @@
-"""What known libraries compute from files, kept: never what the user's code computes."""
+"""The cache of what known libraries compute from files; never of what the user's code computes."""

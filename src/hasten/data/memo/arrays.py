@@ -1,4 +1,4 @@
-"""Library functions that read a file, or decode bytes, and return arrays or tensors: a row for each library."""
+"""Library functions that read a file or decode bytes and return arrays or tensors: one row per library."""
 
 from __future__ import annotations
 
@@ -38,10 +38,15 @@ def _row(
     places: Iterable[tuple[str, str, str]] = (),
     companions: tuple[str, ...] = (),
 ) -> RowOfTable:
-    """A row of functions by name.
+    """Return a table row for functions given by name.
 
-    They are replaced in `module`, in `home`, where they are defined, and in `places`: a function's name, a module that
-    imported it, and its name there. `companions`: distributions that the library decodes with.
+    Args:
+        module: the module that exposes the functions.
+        distributions: the distributions from which the module may come.
+        functions: how to memoize each function, by name.
+        home: the module that defines them, where they are replaced too.
+        places: further places to replace: a function's name, a module that imported it, and its name there.
+        companions: distributions that the library uses for decoding.
     """
 
     def install(patches: Any, found: ModuleType, release: bytes) -> None:
@@ -68,7 +73,7 @@ def _row(
 
 
 def _leave_alone(patches: Any, module: str, name: str, original: Function) -> None:
-    """Give a module the original back, whose calls never repeat."""
+    """Restore the original in a module whose calls never repeat."""
 
     def restore(found: ModuleType) -> None:
         if name in vars(found):
@@ -108,7 +113,7 @@ def _torch_state() -> Any:
 
 
 def _with_torchvision_warnings(found: ModuleType, name: str, call: Call) -> Call:
-    """Issue on a hit as many warnings of deprecation as the function does, from the same place."""
+    """On a hit, issue as many deprecation warnings as the function does, from the same place."""
     home: Any = sys.modules.get("torchvision.io.image", found)
     warn = getattr(home, "_warn_deprecated", lambda: None)
 
@@ -122,7 +127,7 @@ def _with_torchvision_warnings(found: ModuleType, name: str, call: Call) -> Call
 
 # NumPy
 
-START_OF_NPY = 4096  # bytes, in which the header of an array without fields ends
+START_OF_NPY = 4096  # bytes; the header of an array without fields ends within them
 
 
 def _is_npy(value: Any, source: Any) -> bool:
@@ -136,7 +141,7 @@ def _is_npy(value: Any, source: Any) -> bool:
 
 
 def starts_as_npy(start: bytes) -> bool:
-    """Whether a file is a .npy file, not a pickle, whose header needs no repair, which would have warned."""
+    """Whether a file is a .npy file, not a pickle, whose header needs no repair; a repair would issue a warning."""
     shape = start.partition(b"'shape'")[2].partition(b")")[0]
     return start.startswith(np.lib.format.MAGIC_PREFIX) and b"L" not in shape
 
@@ -149,7 +154,7 @@ def _maps_nothing(source: Any, others: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def _loads_weights(source: Any, others: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether `torch.load` runs no code of the file's, and reads it to memory of the CPU or where it was."""
+    """Whether `torch.load` runs no code from the file, and loads it to the CPU or to its saved location."""
     arguments = {**dict(zip(("map_location", "pickle_module"), others)), **named}
     if len(others) > 2 or arguments.keys() - {"map_location", "pickle_module", "weights_only", "mmap"}:
         return False
@@ -159,7 +164,7 @@ def _loads_weights(source: Any, others: tuple[Any, ...], named: dict[str, Any]) 
 
 
 def _load_state() -> Any:
-    """What `torch.load` depends on; None where it does not do what it usually does."""
+    """Return what `torch.load` depends on; None if it does not behave as usual."""
     settings = getattr(getattr(torch.utils, "serialization", None), "config", None)
     local = getattr(torch.serialization, "_serialization_tls", None)
     is_forced = "TORCH_FORCE_WEIGHTS_ONLY_LOAD" in os.environ or "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" in os.environ
@@ -175,10 +180,10 @@ def _load_state() -> Any:
 
 
 def _is_tree_of_tensors(value: Any, source: Any) -> bool:
-    """Whether a value is dicts, lists and tuples of plain values and tensors, no two of which are the same object."""
+    """Whether a value consists of dicts, lists and tuples of plain values and tensors, without shared objects."""
     seen: set[int] = set()
 
-    def is_kept(node: Any) -> bool:
+    def is_storable(node: Any) -> bool:
         if type(node) is torch.Tensor:
             if not is_exact_tensor(node) or node.requires_grad:
                 return False
@@ -193,12 +198,12 @@ def _is_tree_of_tensors(value: Any, source: Any) -> bool:
         children = cast(
             "list[Any]", list(node.values()) if type(node) is dict else [] if type(node) is torch.Tensor else node
         )
-        return all(map(is_kept, children))
+        return all(map(is_storable, children))
 
-    return is_kept(value) and not isinstance(value, (str, int, float, bool, type(None)))
+    return is_storable(value) and not isinstance(value, (str, int, float, bool, type(None)))
 
 
-# Sound
+# Audio
 
 
 def _is_sound(value: Any, source: Any) -> bool:
@@ -210,7 +215,7 @@ def _is_sound_tensor(value: Any, source: Any) -> bool:
 
 
 def _asks_for_samples(source: Any, others: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether no argument is given that some release ignores with a warning, or that chooses among decoders."""
+    """Whether no argument is passed that some release ignores with a warning, or that selects a decoder."""
     return len(others) <= 2 and not named.keys() - {"frame_offset", "num_frames", "channels_first"}
 
 
@@ -226,7 +231,7 @@ _ONE_FILE = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", "
 
 
 def _is_read_by_pillow(source: Any, others: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether imageio reads one file with Pillow: what other plugins read may lie beside it."""
+    """Whether imageio reads a single file with Pillow; other plugins may read further files next to it."""
     suffix = os.path.splitext(os.fspath(source))[1].lower() if isinstance(source, (str, os.PathLike)) else ""
     return suffix in _ONE_FILE and not others and not named.keys() - {"index", "mode", "rotate"}
 
@@ -240,7 +245,7 @@ def _pillow_state() -> Any:
 
 
 def _is_small_image(value: Any, source: Any) -> bool:
-    """Whether an array is an image below Pillow's limit, above which it warns."""
+    """Whether an array is an image below Pillow's size limit, above which Pillow warns."""
     from PIL import Image
 
     return is_exact_array(value) and value.size <= (Image.MAX_IMAGE_PIXELS or sys.maxsize)
@@ -250,7 +255,7 @@ def _is_small_image(value: Any, source: Any) -> bool:
 
 
 def _install_turbojpeg(patches: Any, found: Any, release: bytes) -> None:
-    """The method that decodes; which library it loaded is part of the key."""
+    """Replace the method that decodes; the shared library that it loaded is part of the key."""
     kind, original = found.TurboJPEG, found.TurboJPEG.decode
     if not belongs(original, "turbojpeg"):
         return
@@ -269,7 +274,7 @@ def _install_turbojpeg(patches: Any, found: Any, release: bytes) -> None:
 
 @functools.cache
 def _loaded_library(name: str) -> bytes:
-    """What identifies the shared library of this name in this process."""
+    """Return the identity of the shared library of this name in this process."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
             paths = sorted({line.split(maxsplit=5)[-1].rstrip() for line in file if f"lib{name}" in line})

@@ -1,4 +1,4 @@
-"""How many bytes a cache may take, and what it will hold."""
+"""The size of a cache, and a forecast of what it will hold."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import psutil
 from hasten.cgroup import find_cgroup, read_memory
 from hasten.errors import BudgetError
 
-RAM_SHARE = 0.5  # of the memory available: the rest is for the workers, the batches and the model
-RANKS_SHARE = 0.8  # of all memory, which stands for what is available where several processes share a cache
-DISK_SHARE = 0.5  # of the free space: the rest is for checkpoints
-SPARE_SHARE = 0.05  # of all memory, which the cache leaves to others
-SPARE_LEAST, SPARE_MOST = 256 << 20, 2 << 30  # bytes
+RAM_SHARE = 0.5  # of available memory; the rest is for the workers, the batches and the model
+RANKS_SHARE = 0.8  # of all memory; stands for the available memory when several processes share a cache
+DISK_SHARE = 0.5  # of the free space; the rest is for checkpoints
+SPARE_SHARE = 0.05  # of all memory; the cache leaves it free
+SPARE_MIN, SPARE_MAX = 256 << 20, 2 << 30  # bytes
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + tail: factor**power
@@ -28,20 +28,20 @@ _FACTORS = {unit.lower(): factor for unit, factor in _UNITS.items()}
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a cache will hold, from the first samples that were made."""
+    """A prediction, from the first samples, of what a cache will hold."""
 
     num_samples: int
     full_bytes: float
-    """What the values of all samples would take."""
+    """Bytes that the values of all samples would take."""
     expansion: float | None
-    """K: bytes kept / bytes of the files; None where the files are not known."""
+    """Cached bytes / bytes of the files; None if the files are not known."""
     tiers: tuple[tuple[str, int], ...]
-    """Name and budget (bytes) of each, nearest first."""
+    """Name and budget (bytes) of each tier, nearest first."""
     seconds_per_sample: float
-    """What a hit saves on average."""
+    """Mean time that a hit saves."""
 
     def shares(self) -> list[tuple[str, float, float]]:
-        """Name, bytes and share (0..1 of the full cache) of what each tier will hold."""
+        """Return (name, bytes, fraction of the full cache) for each tier."""
         left, found = self.full_bytes, []
         for name, budget in self.tiers:
             held = min(float(budget), left)
@@ -51,25 +51,30 @@ class Forecast:
 
     @property
     def share(self) -> float:
-        """Of the full cache, what all tiers together will hold, 0..1."""
+        """Fraction of the full cache that all tiers together will hold, 0..1."""
         return sum(share for _, _, share in self.shares())
 
     def line(self) -> str:
-        """The forecast for a person."""
+        """Return the forecast as one line of text."""
         times = "" if self.expansion is None else f" = {self.expansion:.1f}x the files"
         parts = [
-            f"{_in_words(held)} fits in {'RAM' if name == 'ram' else name}: {share:.0%}"
+            f"{_text(held)} fits in {'RAM' if name == 'ram' else name}: {share:.0%}"
             for name, held, share in self.shares()
         ]
         left = 1.0 - self.share
-        parts += [f"{left:.0%} is computed again each epoch"] if left >= 0.005 else []
-        return f"full cache {_in_words(self.full_bytes)}{times}; {'; '.join(parts)}"
+        parts += [f"{left:.0%} is recomputed each epoch"] if left >= 0.005 else []
+        return f"full cache {_text(self.full_bytes)}{times}; {'; '.join(parts)}"
 
 
 def parse_budget(budget: int | str, *, whole: int) -> int:
-    """Bytes: from bytes, or from text as "8 GiB", "500 MB" or "50%" (of `whole` bytes).
+    """Convert a budget to bytes.
 
-    Raises BudgetError for anything else, and for less than nothing.
+    Args:
+        budget: bytes, or text like "8 GiB", "500 MB" or "50%".
+        whole: bytes that 100% stands for.
+
+    Raises:
+        BudgetError: if `budget` is anything else, or negative.
     """
     if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
         return budget
@@ -84,20 +89,28 @@ def parse_budget(budget: int | str, *, whole: int) -> int:
 
 
 def ram_budget(budget: int | str | None = None, *, for_ranks: bool = False) -> int:
-    """Bytes for a cache in memory: what the user says, where a percentage is of what is available; else half of that.
+    """Return the bytes for a cache in memory: `budget`, where a percentage refers to the available memory; half by default.
 
-    The ranks of a host must all come to the same figure: for them, what is available is four fifths of all memory.
-    Raises BudgetError.
+    All ranks of a host must get the same number: with `for_ranks`, 80% of all memory counts as available.
+
+    Raises:
+        BudgetError: if `budget` is not valid.
     """
     available = int(all_memory() * RANKS_SHARE) if for_ranks else available_memory()
     return int(available * RAM_SHARE) if budget is None else parse_budget(budget, whole=available)
 
 
 def disk_budget(folder: Path, budget: int | str | None = None, *, taken: int = 0) -> int:
-    """Bytes for a cache on the disk of a folder, which need not exist yet, where `taken` bytes are the cache's already.
+    """Return the bytes for a cache on the disk of a folder.
 
-    What the user says, where a percentage is of what is free or taken; else half of that. Raises BudgetError, and
-    OSError where the disk cannot be asked.
+    Args:
+        folder: a folder that need not exist yet.
+        budget: the user's budget, where a percentage refers to the free bytes plus `taken`; None: half of that.
+        taken: bytes that the cache already takes.
+
+    Raises:
+        BudgetError: if `budget` is not valid.
+        OSError: if the disk's free space cannot be read.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -106,25 +119,25 @@ def disk_budget(folder: Path, budget: int | str | None = None, *, taken: int = 0
 
 
 def available_memory() -> int:
-    """Bytes that can still be taken without swapping, by the machine and by the tightest control group."""
+    """Return the bytes that can be allocated without swapping, on the machine and in the tightest control group."""
     group = read_memory(find_cgroup("memory"))
     machine = int(psutil.virtual_memory().available)
     return machine if group is None else min(machine, group.available)
 
 
 def all_memory() -> int:
-    """Bytes of the machine, or of the tightest control group."""
+    """Return the bytes of memory of the machine, or of the tightest control group."""
     group = read_memory(find_cgroup("memory"))
     machine = int(psutil.virtual_memory().total)
     return machine if group is None else min(machine, group.limit)
 
 
 def spare_memory() -> int:
-    """Bytes that a cache leaves free, or gives back."""
-    return int(min(SPARE_MOST, max(SPARE_LEAST, all_memory() * SPARE_SHARE)))
+    """Return the bytes that a cache leaves free, or releases."""
+    return int(min(SPARE_MAX, max(SPARE_MIN, all_memory() * SPARE_SHARE)))
 
 
-def _in_words(num_bytes: float) -> str:
+def _text(num_bytes: float) -> str:
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if num_bytes >= factor:
             value = num_bytes / factor

@@ -1,8 +1,7 @@
-"""How a library function that reads a file, or decodes bytes, is memoized.
+"""Memoize library functions that read a file or decode bytes.
 
-A call is memoized where it is like any other: a path or bytes first, plain values after it, the library's own function.
-Everything else runs as it is: open files, output buffers, memory maps, subclasses of arrays, functions that somebody
-replaced before.
+Only ordinary calls are memoized: the library's own function, called with a path or bytes first and plain values after it.
+All other calls run unchanged: open files, output buffers, memory maps, array subclasses, functions replaced by other code.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
-from hasten.data.memo.memo import current, remembered
+from hasten.data.memo.memo import current, get_or_compute
 
 Function = Callable[..., Any]
 RowOfTable = tuple[str, tuple[str, ...], Callable[[Any, ModuleType, bytes], None]]
@@ -33,12 +32,12 @@ BYTES = (bytes, bytearray, memoryview, np.ndarray, torch.Tensor)
 
 
 def is_exact_array(value: Any) -> bool:
-    """Whether a value is an array that can be stored as it is: no subclass, no objects, not empty."""
+    """Whether a value is an array that can be stored exactly: no subclass, no objects, not empty."""
     return type(value) is np.ndarray and value.size > 0 and not value.dtype.hasobject and value.dtype.metadata is None
 
 
 def is_exact_tensor(value: Any) -> bool:
-    """Whether a tensor is its elements and nothing else, alone in its storage."""
+    """Whether a tensor is nothing but its elements and does not share its storage."""
     if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout != torch.strided or vars(value):
         return False
     return value.untyped_storage().nbytes() == value.numel() * value.element_size()
@@ -46,22 +45,22 @@ def is_exact_tensor(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """How calls of a function are memoized. Its first argument is the source."""
+    """How calls of a function are memoized. The function's first argument is the source."""
 
     source: str
-    """What the source may be: "path", "bytes", or "either"."""
+    """The type of the source: "path", "bytes", or "either"."""
     keeps: Callable[[Any, Any], bool] = lambda value, source: is_exact_array(value)
-    """Whether a result may be kept; gets the result and the source."""
+    """Whether to store a result; receives the result and the source."""
     fits: Callable[[Any, tuple[Any, ...], dict[str, Any]], bool] = lambda source, others, named: True
-    """Whether a call may be memoized; gets the source and the other arguments."""
+    """Whether to memoize a call; receives the source and the other arguments."""
     state: Callable[[], Any] = tuple
-    """Global state that the result depends on, as `repr` shows it; None: the call is not memoized."""
+    """Global state on which the result depends, identified by its `repr`; None: the call is not memoized."""
     on_hit: Callable[[Any], None] = lambda source: None
-    """Repeats what else the function does: the warnings that it issues each time."""
+    """Repeats side effects of the function on a hit: the warnings it issues on each call."""
 
 
 def memoized(original: Function, name: str, release: bytes, call: Call) -> Function:
-    """A function that remembers its results; `release` identifies the library."""
+    """Return a memoized version of a function; `release` identifies the library."""
 
     @functools.wraps(original)
     def function(*arguments: Any, **named: Any) -> Any:
@@ -79,7 +78,7 @@ def memoized(original: Function, name: str, release: bytes, call: Call) -> Funct
 
 
 def from_source(source: Any, parts: tuple[bytes, ...], compute: Callable[[], Any], call: Call) -> Any:
-    """What `compute` makes of a file, named by its path, or of bytes; `parts` say what is computed."""
+    """Return what `compute` returns for a file, given by its path, or for bytes; `parts` identify the computation."""
     if call.source != "bytes" and is_plain_path(source):
         return from_path(
             source, parts, compute, keeps=lambda value: call.keeps(value, source), on_hit=lambda: call.on_hit(source)
@@ -87,7 +86,7 @@ def from_source(source: Any, parts: tuple[bytes, ...], compute: Callable[[], Any
     data = plain_bytes(source) if call.source != "path" and type(source) in BYTES else None
     if data is not None:
         key = key_of(identity_of_bytes(data), _kind_of(source).encode(), *parts)
-        return kept(
+        return cached_call(
             key,
             compute,
             keeps=lambda value: call.keeps(value, source),
@@ -105,7 +104,7 @@ def from_path(
     keeps: Callable[[Any], bool] = is_exact_array,
     on_hit: Callable[[], None] = lambda: None,
 ) -> Any:
-    """What `compute` makes of the file at a path. Libraries look at a file's name, too, so its suffix is part of the key."""
+    """Return what `compute` returns for the file at a path. The suffix is part of the key, as libraries inspect it."""
     try:
         status = os.stat(path)
         identity = identity_of_status(status)
@@ -116,10 +115,10 @@ def from_path(
         return compute()
     key = key_of(identity, type(path).__qualname__.encode(), suffix, *parts)
 
-    def still_keeps(value: Any) -> bool:
+    def keeps_unchanged(value: Any) -> bool:
         return keeps(value) and identity_of_path(path) == identity
 
-    return kept(key, compute, keeps=still_keeps, on_hit=on_hit, source_bytes=status.st_size)
+    return cached_call(key, compute, keeps=keeps_unchanged, on_hit=on_hit, source_bytes=status.st_size)
 
 
 def from_open_file(
@@ -129,7 +128,7 @@ def from_open_file(
     *,
     keeps: Callable[[Any], bool] = is_exact_array,
 ) -> Any:
-    """What `compute` makes of an open file."""
+    """Return what `compute` returns for an open file."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -138,13 +137,13 @@ def from_open_file(
     if identity is None:
         return compute()
 
-    def still_keeps(value: Any) -> bool:
+    def keeps_unchanged(value: Any) -> bool:
         return keeps(value) and identity_of_status(os.fstat(descriptor)) == identity
 
-    return kept(key_of(identity, b"open", *parts), compute, keeps=still_keeps, source_bytes=status.st_size)
+    return cached_call(key_of(identity, b"open", *parts), compute, keeps=keeps_unchanged, source_bytes=status.st_size)
 
 
-def kept(
+def cached_call(
     key: bytes,
     compute: Callable[[], Any],
     *,
@@ -152,14 +151,14 @@ def kept(
     on_hit: Callable[[], None] = lambda: None,
     source_bytes: int = 0,
 ) -> Any:
-    """The value of a key, computed where it is not stored, and stored where `keeps` allows it."""
+    """Return the value of a key; compute it if it is not stored, and store it if `keeps` allows it."""
     computed: list[Any] = []
 
     def compute_and_note() -> Any:
         computed.append(compute())
         return computed[0]
 
-    value = remembered(key, compute_and_note, still=lambda: keeps(computed[0]), source_bytes=source_bytes)
+    value = get_or_compute(key, compute_and_note, is_unchanged=lambda: keeps(computed[0]), source_bytes=source_bytes)
     if not computed:
         on_hit()
     return value
@@ -169,14 +168,14 @@ def kept(
 
 
 def is_plain_path(source: Any) -> bool:
-    """Whether a path is a string, NumPy's or Python's, or a `pathlib.Path`."""
+    """Whether a path is a string (Python's or NumPy's) or a `pathlib.Path`."""
     return type(source) in (str, np.str_) or (
         isinstance(source, os.PathLike) and type(source).__module__.partition(".")[0] == "pathlib"
     )
 
 
 def plain_bytes(source: Any) -> memoryview | None:
-    """Bytes in memory, as they lie there; None for anything else."""
+    """Return bytes in memory without a copy; None for anything else."""
     if isinstance(source, (bytes, bytearray)):
         return memoryview(source)
     if type(source) is memoryview:
@@ -194,7 +193,7 @@ def _kind_of(source: Any) -> str:
 
 
 def describe(value: Any) -> str | None:
-    """An argument that is a plain value, as text that no other value has; None for anything else."""
+    """Return text that identifies a plain value uniquely; None for any other argument."""
     if type(value) in PLAIN:
         return repr(value)
     if type(value) in (tuple, list):
@@ -216,7 +215,7 @@ def describe(value: Any) -> str | None:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether an argument is a plain value, bytes excepted."""
+    """Whether an argument is a plain value other than bytes."""
     return type(value) is not bytes and describe(value) is not None
 
 
@@ -224,13 +223,13 @@ def is_constant(value: Any) -> bool:
 
 
 def is_plain_torch() -> bool:
-    """Whether tensors are made as ever: nobody traces, fakes them, or sends them to another device."""
+    """Whether tensors are created normally: not traced, not faked, not redirected to another device."""
     stacks = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()  # pyright: ignore[reportPrivateUsage]
     return not stacks and not torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]
 
 
 def releases(*distributions: str) -> bytes:
-    """Which releases of these distributions are installed: libraries that another one decodes with."""
+    """Return the installed releases of distributions that another library uses for decoding."""
     found: list[str] = []
     for name in distributions:
         try:
@@ -244,7 +243,7 @@ _OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.p
 
 
 def unwrapped(function: Any) -> tuple[Any, bytes]:
-    """A function below what hasten put around it, and what identifies those wrappers that change its result."""
+    """Return the function inside hasten's wrappers, and bytes that identify the wrappers that change its result."""
     changes = b""
     while _file_of(function).startswith(_OURS) and hasattr(function, "__wrapped__"):
         changes += getattr(function, "changes_result", b"")
@@ -253,7 +252,7 @@ def unwrapped(function: Any) -> tuple[Any, bytes]:
 
 
 def belongs(function: Any, package: str) -> bool:
-    """Whether a function is of this package, and not somebody's replacement of it; hasten may time it."""
+    """Whether a function belongs to this package and was not replaced by other code; hasten's wrappers are allowed."""
     function, _ = unwrapped(function)
     if isinstance(function, types.BuiltinFunctionType):
         return function.__module__ in (None, package) or function.__module__.startswith(package + ".")
@@ -261,7 +260,7 @@ def belongs(function: Any, package: str) -> bool:
         return False
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     if not isinstance(function, types.FunctionType) and not os.path.isabs(file):
-        return type(function).__module__ != "functools"  # compiled; or somebody's `lru_cache` of it
+        return type(function).__module__ != "functools"  # compiled; False for an `lru_cache` around it
     module = sys.modules[package]
     place = os.path.realpath(str(module.__file__))
     root = os.path.dirname(place) + os.sep if hasattr(module, "__path__") else place

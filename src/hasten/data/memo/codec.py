@@ -1,8 +1,8 @@
-"""Memoized values as bytes: trees of arrays, tensors and plain values. Nothing is pickled, so reading runs no code.
+"""Encode memoized values: trees of arrays, tensors and plain values. Nothing is pickled, so decoding runs no code.
 
     length of the header | header: JSON | padding | buffer | padding | buffer ...
 
-Each buffer begins at a multiple of 64 bytes. The header describes the tree; a leaf with data names its buffer's bytes.
+Each buffer starts at a multiple of 64 bytes. The header describes the tree; a leaf with data gives its buffer's size.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ _LENGTH = struct.Struct("<I")
 _TORCH = {
     str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
-SHARED_FROM = 1 << 20  # bytes from which a value views the memory that was read; smaller ones own theirs
-SHORT = 512  # bytes of a header that is worth remembering: images of one size have the same
+SHARED_FROM = 1 << 20  # bytes; larger values are views of the memory that was read, smaller ones are copies
+SHORT = 512  # bytes; shorter headers are memoized, as images of one size have the same header
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class NotStorableError(Exception):
-    """The value holds something that cannot be stored exactly."""
+    """The value contains something that cannot be stored exactly."""
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes with a description: what an adapter makes its own kind of value from."""
+    """Bytes with metadata, from which an adapter builds its own kind of value."""
 
     meta: dict[str, Any]
     data: Any
-    """Anything with the buffer interface; when read back, an `np.ndarray` of uint8 that nobody else holds."""
+    """Any object with the buffer interface; when decoded, an `np.ndarray` of uint8 that is not shared."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A value ready to be written: `pieces` one after the other are `size` bytes."""
+    """A value ready to be written: the concatenated `pieces` have `size` bytes."""
 
     pieces: list[bytes | memoryview]
     size: int
 
 
 def encode(value: Any) -> Encoded:
-    """The value as bytes. Raises NotStorableError."""
+    """Encode the value. Raises NotStorableError."""
     buffers: list[memoryview] = []
     try:
         header = json.dumps(_describe(value, buffers), separators=(",", ":")).encode()
-    except (ValueError, TypeError, RecursionError, RuntimeError) as error:  # many digits, a loop, an odd tensor
+    except (ValueError, TypeError, RecursionError, RuntimeError) as error:  # many digits, a cycle, an unusual tensor
         raise NotStorableError(repr(error)) from error
     if len(buffers) > 1 and _overlap(buffers):
         raise NotStorableError("arrays that share memory")
@@ -78,24 +78,27 @@ def _overlap(buffers: list[memoryview]) -> bool:
 
 
 def decode(memory: np.ndarray[Any, Any], *, is_own: bool = True) -> Any:
-    """The value again. Raises ValueError for anything else.
+    """Decode a value.
 
     Args:
-        memory: uint8, writable; large arrays of the value view it.
-        is_own: whether nobody else holds it; if not, all arrays view it, and must not be written to.
+        memory: uint8, writable; large arrays of the value are views of it.
+        is_own: whether this caller alone uses `memory`; if not, all arrays are views of it and must not be written to.
+
+    Raises:
+        ValueError: if `memory` does not hold an encoded value.
     """
     try:
         (length,) = _LENGTH.unpack_from(memory.data)
         header = memory[_LENGTH.size : _LENGTH.size + length].tobytes()
         tree = _parsed(header) if length <= SHORT else json.loads(header)
         return _Reader(memory, aligned(_LENGTH.size + length), is_own).read(tree)
-    except Exception as error:  # whatever bytes that are not ours lead to
+    except Exception as error:  # bytes from another source can cause any error
         raise ValueError(f"not a stored value: {error!r}") from error
 
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(header: bytes) -> Any:
-    return json.loads(header)  # what is read from it is never changed
+    return json.loads(header)  # callers never modify it
 
 
 def _describe(value: Any, buffers: list[memoryview]) -> Any:
@@ -129,7 +132,7 @@ def _describe_array(array: np.ndarray[Any, Any], buffers: list[memoryview]) -> d
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     laid = array.transpose(order)
     if not laid.flags.c_contiguous:
-        raise NotStorableError("an array that is a view with gaps")
+        raise NotStorableError("an array that is a non-contiguous view")
     buffers.append(laid.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b""))
     found = {"array": array.nbytes, "dtype": array.dtype.str, "shape": array.shape, "strides": array.strides}
     return found if array.flags.writeable else {**found, "readonly": True}
@@ -141,18 +144,18 @@ def _describe_tensor(tensor: torch.Tensor, buffers: list[memoryview]) -> dict[st
         raise NotStorableError("a tensor that is more than its elements in memory")
     dense = torch.empty_like(tensor, memory_format=torch.preserve_format).stride() == tensor.stride()
     if not dense:
-        raise NotStorableError("a tensor that is a view with gaps")
+        raise NotStorableError("a tensor that is a non-contiguous view")
     if vars(tensor):
         raise NotStorableError("a tensor with attributes")
     num_bytes = tensor.numel() * tensor.element_size()
-    # Not by `numpy`, after which the tensor could not be resized.
+    # Not through `numpy()`, after which the tensor could not be resized.
     buffers.append(memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr())).cast("B"))
     name = str(tensor.dtype).removeprefix("torch.")
     return {"tensor": buffers[-1].nbytes, "dtype": name, "shape": tuple(tensor.shape), "stride": tensor.stride()}
 
 
 class _Reader:
-    """Reads a described tree, whose buffers lie in the memory one after the other."""
+    """Reads a described tree whose buffers follow one another in memory."""
 
     def __init__(self, memory: np.ndarray[Any, Any], start: int, is_own: bool) -> None:
         self._memory = memory
@@ -162,7 +165,7 @@ class _Reader:
     def take(self, size: int) -> np.ndarray[Any, Any]:
         start, self._at = self._at, self._at + aligned(size)
         if size < 0 or self._at > len(self._memory):
-            raise ValueError("a stored value is shorter than it says")
+            raise ValueError("a stored value is truncated")
         return self._memory[start : start + size]
 
     def read(self, tree: dict[str, Any]) -> Any:
@@ -185,7 +188,7 @@ class _Reader:
             return torch.empty(0, dtype=dtype).set_(torch.from_numpy(data).untyped_storage(), 0, shape, stride)
         tensor = torch.empty_strided(shape, stride, dtype=dtype)
         if tensor.untyped_storage().nbytes() != data.size:
-            raise ValueError("a stored tensor is not as large as it says")
+            raise ValueError("the size of a stored tensor does not match its data")
         ctypes.memmove(tensor.data_ptr(), data.ctypes.data, data.size)
         return tensor
 

@@ -1,6 +1,6 @@
-"""What a cache did, summed over all its processes, those that have ended included.
+"""Counters of a cache, summed over all its processes, including those that have ended.
 
-Each process has a row in shared memory, so that none waits for another. It holds the row by a lock that the kernel takes back
+Each process has a row in shared memory, so no process waits for another. It holds its row with a lock that the kernel releases
 when the process dies; the next process continues in the same row.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from hasten.data.layout.sharing import SharedFile, lock
 
-ROWS = 256  # processes at once; any more count nothing
+ROWS = 256  # concurrent processes; further ones are not counted
 
 
 class Counters:
-    """Sums by name. Usable after a fork, and picklable to a process while that is started."""
+    """Sums by name. Usable after a fork, and picklable to a process being started."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -41,7 +41,7 @@ class Counters:
         self._open()
 
     def add(self, **amounts: float) -> None:
-        """Count on."""
+        """Add to the sums."""
         if self._owner != os.getpid():
             self._take_row()
         if self._row is None:
@@ -52,17 +52,17 @@ class Counters:
                 row[self._columns[name]] += amount
 
     def total(self, name: str) -> float:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         return float(self._rows[:, self._columns[name]].sum())
 
     def close(self) -> None:
-        """Let go of them in this process. What was counted can still be read."""
+        """Close the shared memory in this process. The sums can still be read."""
         self._rows = self._rows.copy()
         self._row, self._owner = None, os.getpid()
         self._file.close()
 
     def _take_row(self) -> None:
-        # A fork copies the parent's lock as it is, held perhaps by a thread that the child does not have.
+        # A fork copies the parent's lock, possibly held by a thread that does not exist in the child.
         self._threads = threading.Lock()
         rows = range(1, ROWS)
         self._row = next((row for row in rows if lock(self._file.descriptor, row)), None)

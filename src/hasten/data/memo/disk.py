@@ -1,7 +1,8 @@
-"""Values on a local disk: they outlive the run.
+"""Values on a local disk, which outlive the run.
 
-One file a value, written under another name and renamed: there is no index to be out of step with, nothing is ever half
-there, and a damaged file costs one value. Nothing is mapped, so no damage can crash the process, and nothing is unpickled.
+Each value is one file, written under a temporary name and renamed: there is no index that could become inconsistent, no file is
+ever partial, and a damaged file costs one value. Nothing is memory-mapped, so damage cannot crash the process, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from hasten.data.memo.codec import Encoded
 from hasten.data.memo.keys import KEY_BYTES
-from hasten.data.memo.ledger import ASIDE, QUIETLY, Ledger, hold_aside, is_ours
+from hasten.data.memo.ledger import OPEN_FLAGS, TEMPORARY_PREFIX, Ledger, is_ours, lock_temporary
 from hasten.folders import cache_folder
 
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
@@ -29,16 +30,21 @@ Memory = np.ndarray[Any, np.dtype[np.uint8]]
 _MAGIC = b"hasten\x00\x02"
 _HEAD = struct.Struct(f"<8sIQ{KEY_BYTES}s")
 HEAD_BYTES = 64  # magic, checksum of the value, its size, its key; padded
-# A pipe in a value's place would keep us waiting; a link would lead elsewhere.
-_READ = os.O_RDONLY | QUIETLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+# Opening a pipe in a value's place would block; following a symlink would read another file.
+_READ = os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 
 class DiskTier:
-    """The values of one script, in a folder of their own below `root`, by default `memo_folder()`.
+    """The values of one script, in a separate folder of the cache. Picklable, and usable after a fork.
 
-    `budget`: bytes that the values of all scripts may take there together; the folder used longest ago makes room.
-    Picklable, and usable after a fork. Raises OSError where the folder cannot be had.
+    Args:
+        budget: bytes that the values of all scripts together may take; if exceeded, the least recently used folder is removed.
+        root: the cache folder; `memo_folder()` by default.
+        script: identifies the script; the path of the running script by default.
+
+    Raises:
+        OSError: if the folder cannot be created or opened.
     """
 
     name = "disk"
@@ -63,63 +69,63 @@ class DiskTier:
         return self._ledger.num_bytes
 
     def takes(self, size: int) -> bool:
-        """Whether a value of so many bytes may find room."""
+        """Whether a value of `size` bytes may fit."""
         return not self._ledger.is_full(size)
 
     def __contains__(self, key: bytes) -> bool:
         return os.path.lexists(self._folder / key.hex())
 
     def read(self, key: bytes) -> Memory | None:
-        """The stored bytes, in memory of the caller's own; None where there are none, or they are damaged."""
+        """Return the stored bytes in newly allocated memory; None if there are none, or they are damaged."""
         path = self._folder / key.hex()
         try:
             memory = _read(path, key)
         except OSError as error:
             if error.errno not in _NOT_OURS:
-                return None  # not there, or the machine is short of something
+                return None  # not there, or out of some resource
             memory = None
         if memory is None:
             self._ledger.discard(path)
         return memory
 
     def write(self, key: bytes, encoded: Encoded) -> bool:
-        """Keep a value. False where there is no room or it is there already. Raises OSError when the disk refuses."""
+        """Store a value. False if it does not fit or is stored already. Raises OSError if the disk fails."""
         path = self._folder / key.hex()
         size = HEAD_BYTES + encoded.size
         if self._ledger.is_full(size) or os.path.lexists(path):
             return False
-        aside = path.with_name(f"{ASIDE}{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        if not self._ledger.reserve(aside, size):
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+        if not self._ledger.reserve(temporary, size):
             return False
         checksum = 0
         for piece in encoded.pieces:
             checksum = zlib.crc32(piece, checksum)
         head = _HEAD.pack(_MAGIC, checksum, encoded.size, key)
         try:
-            with open(aside, "r+b", buffering=0) as file:
-                hold_aside(file.fileno())
+            with open(temporary, "r+b", buffering=0) as file:
+                lock_temporary(file.fileno())
                 for piece in [head + bytes(HEAD_BYTES - len(head)), *encoded.pieces]:
                     left = memoryview(piece)
                     while left.nbytes:
                         left = left[file.write(left) :]
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except OSError:
-            self._ledger.discard(aside)
+            self._ledger.discard(temporary)
             raise
         return True
 
     def close(self) -> None:
-        """Let go of the folder in this process."""
+        """Close the folder in this process."""
         self._ledger.close()
 
 
 def memo_folder() -> Path:
-    """Where values are kept, in hasten's cache folder. Raises RuntimeError where there is no home folder."""
+    """Return the folder of stored values, in hasten's cache folder. Raises RuntimeError if there is no home folder."""
     return cache_folder() / "memo"
 
 
 def _read(path: Path, key: bytes) -> Memory | None:
-    """The value's bytes; None where the file is not one of ours, or is damaged."""
+    """Return the value's bytes; None if the file belongs to another user, or is damaged."""
     with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, _READ)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not is_ours(status):
@@ -137,6 +143,6 @@ def _read(path: Path, key: bytes) -> Memory | None:
             if not num_read:
                 return None
             at += num_read
-        if hasattr(os, "posix_fadvise"):  # the page cache is for the files that have to be read again
+        if hasattr(os, "posix_fadvise"):  # leave the page cache to the files that must be read again
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return memory if zlib.crc32(memory.data) == checksum else None

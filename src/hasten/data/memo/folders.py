@@ -1,7 +1,7 @@
-"""Samples of torchvision's image folders, made by our own decoder and transforms, with the same values.
+"""Build samples of torchvision's image folders with hasten's decoder and transforms, with identical values.
 
-Only where every piece is the library's own and known exactly: the class's `__getitem__`, its loader, each transform and its
-options. What the dataset holds is looked at for every sample, so a transform that is replaced or changed is noticed.
+Used only if every part is the library's own and known exactly: the class's `__getitem__`, its loader, each transform and its
+options. The dataset is inspected for every sample, so a replaced or changed transform is noticed.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
-from hasten.data.generators import kept
+from hasten.data.generators import preserve_generators
 from hasten.data.images.decode import decoder_versions, read_image
 from hasten.data.images.ops import Cut
 from hasten.data.images.pipeline import ImagePipeline, compile_transforms
 from hasten.data.images.pixels import PixelRule
 from hasten.data.images.recognize import Unknown, flatten, options_of
 from hasten.data.layout.scaling import Scaling
-from hasten.data.layout.tree import finished
+from hasten.data.layout.tree import with_floats
 from hasten.data.memo.codec import decode
 from hasten.data.memo.keys import identity_of_path, key_of, size_of
-from hasten.data.memo.memo import current, remembered
+from hasten.data.memo.memo import current, get_or_compute
 
 PILLOW_LOADERS = frozenset(("default_loader", "pil_loader"))
 SEEDS = (0x5EED, 0xFEED5)
 
 
 class NotKnownError(Exception):
-    """This sample is the dataset's own to make."""
+    """This sample must be built by the dataset itself."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image before its random part that somebody has."""
+    """A cached image, as it is before the random part of its transforms."""
 
     key: bytes
     height: int
@@ -50,7 +50,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class CutSample:
-    """A sample whose image is still to be cut from the prepared one, and to be scaled."""
+    """A sample whose image is still to be cropped from the prepared one and scaled."""
 
     cut: Cut
     scaling: Scaling
@@ -58,13 +58,13 @@ class CutSample:
 
 
 class FolderSamples:
-    """Makes samples of the image folders in a dataset. Picklable together with it."""
+    """Builds samples of the image folders in a dataset. Picklable together with it."""
 
     def __init__(self, dataset: Any, *, pixels: PixelRule) -> None:
         self.dataset = dataset
         self.pixels: PixelRule = pixels
         self._known: dict[int, tuple[object, ImagePipeline | None]] = {}
-        self._looked_at: dict[int, ImagePipeline | None] = {}
+        self._current: dict[int, ImagePipeline | None] = {}
 
     def __getstate__(self) -> tuple[Any, PixelRule]:
         return self.dataset, self.pixels
@@ -73,37 +73,44 @@ class FolderSamples:
         self.__init__(state[0], pixels=state[1])
 
     def is_random(self) -> bool:
-        """Whether making a sample draws from the generator."""
+        """Whether building a sample draws from the generator."""
         return any(pipeline is not None and pipeline.draws for _, pipeline in self._known.values())
 
     def sample(
-        self, index: Any, generator: Callable[[], torch.Generator], *, lent: list[Callable[[], bool]] | None = None
+        self,
+        index: Any,
+        generator: Callable[[], torch.Generator],
+        *,
+        borrowed_checks: list[Callable[[], bool]] | None = None,
     ) -> tuple[Any, Any]:
-        """A sample. Raises NotKnownError: what went wrong is the dataset's own to raise.
+        """Build a sample.
 
         Args:
-            index: of the sample.
-            generator: is asked for where something is to be drawn.
-            lent: gets, for a sample that still lies in the cache, a function that says once it has been copied whether it
-                was still there; None: samples lie elsewhere.
+            index: index of the sample.
+            generator: called if random numbers are needed.
+            borrowed_checks: receives, for a sample that is a view of the cache, a function to be called after copying the sample, which
+                says whether the cache entry is unchanged; None: samples are never views of the cache.
+
+        Raises:
+            NotKnownError: if the sample must be built by the dataset, which also raises the sample's errors.
         """
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             if pipeline is None:
                 raise NotKnownError
             path, target = folder.samples[at]
             made = pipeline.complete(
-                self._prepared(path, pipeline, lent), generator() if pipeline.draws else _no_generator()
+                self._prepared(path, pipeline, borrowed_checks), generator() if pipeline.draws else _no_generator()
             )
         except Exception as error:
             raise NotKnownError from error
         return made, target if folder.target_transform is None else folder.target_transform(target)
 
     def cut_sample(self, index: Any, held: Prepared, generator: Callable[[], torch.Generator]) -> CutSample | None:
-        """What `sample` would give, cut from an image that is held; None where it would be made of another, or raise."""
+        """Return the sample as a crop of a cached image; None if `sample` would use another image, or raise."""
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             path, target = folder.samples[at]
             if pipeline is None or pipeline.scaling is None or self._key(path, pipeline) != held.key:
@@ -111,14 +118,14 @@ class FolderSamples:
             drawn = generator() if pipeline.draws else _no_generator()
             cut = pipeline.cut(held.height, held.width, drawn)
             label = target if folder.target_transform is None else folder.target_transform(target)
-        except Exception:  # it is raised where the sample itself is made
+        except Exception:  # raised again where the sample is built
             return None
         return CutSample(cut, pipeline.scaling, label)
 
     def key_to_cut(self, index: Any) -> bytes | None:
-        """The key of the prepared image of a sample that is cut from it and no more; None for any other."""
+        """Return the key of a sample's prepared image if the sample is only cropped from it; otherwise None."""
         try:
-            folder, at = located(self.dataset, index)
+            folder, at = locate(self.dataset, index)
             pipeline = self.pipeline_of(folder)
             return self._key(folder.samples[at][0], pipeline) if pipeline is not None and pipeline.only_cuts else None
         except Exception:  # as above
@@ -132,7 +139,7 @@ class FolderSamples:
         return key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
 
     def _prepared(
-        self, path: str, pipeline: ImagePipeline, lent: list[Callable[[], bool]] | None
+        self, path: str, pipeline: ImagePipeline, borrowed_checks: list[Callable[[], bool]] | None
     ) -> np.ndarray[Any, Any]:
         def prepare() -> np.ndarray[Any, Any]:
             return _dense(pipeline.prepare(read_image(path, keep_grey=True)), in_planes=pipeline.only_cuts)
@@ -142,39 +149,39 @@ class FolderSamples:
         if memo is None or identity is None:
             return prepare()
         key = self._key_of(identity, pipeline)
-        found = memo.view(key) if lent is not None else None
-        if found is not None and lent is not None:
-            memory, is_still_there = found
-            with contextlib.suppress(ValueError):  # given back before it was read
+        found = memo.view(key) if borrowed_checks is not None else None
+        if found is not None and borrowed_checks is not None:
+            memory, is_unchanged = found
+            with contextlib.suppress(ValueError):  # released before it was read
                 prepared = decode(memory, is_own=False)
-                lent.append(is_still_there)
+                borrowed_checks.append(is_unchanged)
                 return prepared
-        return remembered(
+        return get_or_compute(
             key,
             prepare,
-            still=lambda: identity_of_path(path) == identity,
+            is_unchanged=lambda: identity_of_path(path) == identity,
             source_bytes=size_of(identity),
         )
 
-    def look_again(self) -> None:
-        """Code of the user's may have run since the last sample: look again what the dataset's transforms are."""
-        self._looked_at.clear()
+    def forget_transforms(self) -> None:
+        """Discard what is known of the dataset's transforms; user code may have changed them since the last sample."""
+        self._current.clear()
 
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
-        """What its transforms are; None where they are not known, or it is no image folder."""
-        if id(folder) in self._looked_at and folder.target_transform is None:
-            return self._looked_at[id(folder)]
+        """Return the pipeline of its transforms; None if they are not known, or it is not an image folder."""
+        if id(folder) in self._current and folder.target_transform is None:
+            return self._current[id(folder)]
         state = _state_of(folder)
         known = self._known.get(id(folder))
         if known is None or known[0] != state:
             known = self._known[id(folder)] = state, _checked(folder, self.pixels) if state is not None else None
         if known[1] is not None:
-            self._looked_at[id(folder)] = known[1]
+            self._current[id(folder)] = known[1]
         return known[1]
 
 
 def _dense(image: np.ndarray[Any, Any], *, in_planes: bool) -> np.ndarray[Any, Any]:
-    """The image without gaps, as it must be to be cached; `in_planes`: channel by channel, as a batch has it."""
+    """Return a contiguous image, as the cache requires; with `in_planes`, channel by channel, like a batch."""
     planes = image if image.ndim == 2 else image.transpose(2, 0, 1)
     if in_planes:
         dense = np.ascontiguousarray(planes)
@@ -183,19 +190,19 @@ def _dense(image: np.ndarray[Any, Any], *, in_planes: bool) -> np.ndarray[Any, A
 
 
 def folder_samples(dataset: Any, *, pixels: PixelRule) -> FolderSamples | None:
-    """What makes the samples of a dataset that is, or consists of, image folders; None where none of it is known."""
+    """Return the builder for a dataset that is, or contains, image folders; None if none of them is known."""
     found = FolderSamples(dataset, pixels=pixels)
     known = [found.pipeline_of(folder) is not None for folder in _folders_in(dataset)]
     return found if any(known) else None
 
 
 def is_threadable(dataset: Any) -> bool:
-    """Whether every sample is made by code that may run in several threads at once."""
+    """Whether every sample is built by thread-safe code."""
     return all(getattr(folder, "target_transform", False) is None for folder in _folders_in(dataset))
 
 
-def located(dataset: Any, index: Any) -> tuple[Any, int]:
-    """The folder that a sample is in, and where in it. Raises NotKnownError, and what torch's classes raise."""
+def locate(dataset: Any, index: Any) -> tuple[Any, int]:
+    """Return a sample's folder and its index there. Raises NotKnownError, and what torch's classes raise."""
     if type(index) is not int and not isinstance(index, np.integer):
         raise NotKnownError
     at: Any = index
@@ -206,7 +213,7 @@ def located(dataset: Any, index: Any) -> tuple[Any, int]:
         elif kind is ConcatDataset:
             if at < 0:
                 if -at > len(dataset):
-                    raise ValueError("absolute value of index should not exceed dataset length")  # torch's own words
+                    raise ValueError("absolute value of index should not exceed dataset length")  # as torch raises it
                 at += len(dataset)
             number = bisect.bisect_right(dataset.cumulative_sizes, at)
             at -= dataset.cumulative_sizes[number - 1] if number else 0
@@ -224,7 +231,7 @@ def _folders_in(dataset: Any) -> list[Any]:
 
 
 def _state_of(folder: Any) -> object:
-    """Another value when the folder would make other samples; None where they are not known."""
+    """Return a value that changes if the folder would build other samples; None if they are not known."""
     module: Any = sys.modules.get("torchvision.datasets.folder")
     if module is None or not isinstance(folder, module.DatasetFolder) or not _is_unchanged(type(folder), module):
         return None
@@ -242,7 +249,7 @@ def _state_of(folder: Any) -> object:
 
 @functools.lru_cache(maxsize=64)
 def _is_unchanged(kind: type, module: Any) -> bool:
-    """Whether a class makes its samples as torchvision's DatasetFolder does."""
+    """Whether a class builds its samples as torchvision's DatasetFolder does."""
     theirs = {"torchvision", "torch", "typing", "builtins"}
     special = {
         "__getattribute__",
@@ -268,34 +275,34 @@ def _value(value: object) -> object:
 
 
 def _checked(folder: Any, pixels: PixelRule) -> ImagePipeline | None:
-    """The pipeline of a folder's transforms, if it makes of an image what they make of it."""
+    """Return the pipeline of a folder's transforms if it computes what they compute; otherwise None."""
     identical = compile_transforms([folder.transform], pixels="identical")
-    if identical is None or not _is_pillows_own() or not _agrees(folder.transform, identical):
+    if identical is None or not _is_pillow_unpatched() or not _agrees(folder.transform, identical):
         return None
     return identical if pixels == "identical" else compile_transforms([folder.transform], pixels=pixels)
 
 
 def _agrees(transform: Any, pipeline: ImagePipeline) -> bool:
-    """Whether this torchvision draws and computes what we do, seen on an image of noise."""
+    """Whether this torchvision draws and computes what the pipeline does, tested on an image of noise."""
     noise = np.random.default_rng(0).integers(0, 256, (301, 403, 3), np.uint8)
     try:
-        with kept():
+        with preserve_generators():
             for seed in SEEDS:
                 torch.default_generator.manual_seed(seed)
                 theirs = transform(Image.fromarray(noise))
                 generator = torch.Generator().manual_seed(seed)
-                ours = finished(pipeline.complete(pipeline.prepare(noise), generator))
+                ours = with_floats(pipeline.complete(pipeline.prepare(noise), generator))
                 if type(theirs) is not type(ours) or theirs.dtype != ours.dtype or not torch.equal(theirs, ours):
                     return False
                 if not torch.equal(generator.get_state(), torch.default_generator.get_state()):
                     return False
-    except Exception:  # it is raised again where a sample is made
+    except Exception:  # raised again where a sample is built
         return False
     return True
 
 
-def _is_pillows_own() -> bool:
-    """Whether `Image.open` reads files as Pillow does, and not as something that was put in its place."""
+def _is_pillow_unpatched() -> bool:
+    """Whether `Image.open` is Pillow's own function and not a replacement."""
     original: Any = Image.open
     while hasattr(original, "__wrapped__") and original.__module__ == "PIL.Image":
         original = original.__wrapped__

@@ -1,20 +1,19 @@
-"""Chains of operations on images of Pillow's, each link of which may be a promise.
+"""Chains of operations on Pillow images, with results that are computed lazily.
 
-`Image.open` opens the file and reads its header as ever, and the image remembers where it came from. `load`, `convert` and
-`resize` then look for their result under a key: the source's identity, all that decoding depends on, and the operations so
-far. On a hit the result is an `Image` without pixels, which get there when somebody asks for them; a crop is cut out of the
-stored bytes before anything is unpacked. Where an operation has arguments that vary (a random crop), the chain ends, and
-what lies before is what is stored.
+`Image.open` opens the file and reads its header as always, and the image remembers its source. `load`, `convert` and `resize`
+then look up their result by a key: the source's identity, everything that decoding depends on, and the operations so far. On a
+hit the result is an `Image` without pixels, which are read when they are needed; a crop is taken from the stored bytes before
+anything is unpacked. An operation with varying arguments (a random crop) ends the chain, and the result before it is stored.
 
-Only the last value of a chain is worth its bytes. Where the result of an operation is usually operated on again, a
-note takes its place that says so; an image that was promised on the strength of such a note, and is asked for pixels after
-all, is computed from its source, which is held open until then. A thread has a few such promises at most, and they are kept
-before anything is opened for writing.
+Only the last value of a chain is worth storing. If the result of an operation is usually operated on again, a note that says
+so is stored instead of the result. An image that was deferred because of such a note, and whose pixels are needed after all, is
+computed from its source, which is held open until then. A thread has at most a few such deferred images, and they are computed
+before any file is opened for writing.
 
-An image is a link of a chain as long as it lacks Pillow's own image object: whoever asks for that object gets it, may write
-to it, and ends the chain. An opened file is left as loading leaves it, and what loading changes beyond the usual is found by
-comparing; such images are not memoized. What decoding raises is raised where it is without a memo, for only what was decoded
-before is promised.
+An image is a link of a chain as long as it lacks Pillow's internal image object: code that requests that object receives it, may
+write to it, and ends the chain. Deferring a load leaves an opened file in the state in which loading leaves it. Changes by
+loading beyond the usual are detected by comparison; such images are not memoized. Decoding errors are raised at the same place
+as without a cache, because only images that were decoded before are deferred.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from hasten.data.memo.image_source import Source, source_of
 from hasten.data.memo.image_state import (
     TAG,
     file_module,
+    finish_load,
     info_of,
-    let_go,
     load_and_compare,
     transparency_of,
     truncated_images,
@@ -46,20 +45,20 @@ from hasten.data.memo.image_state import (
 from hasten.data.memo.keys import key_of
 from hasten.data.memo.memo import Memo, current, using
 
-KEPT_MODES = frozenset(("L", "RGB"))
-"""Whose images may be links of a chain."""
+LINK_MODES = frozenset(("L", "RGB"))
+"""Modes whose images may be links of a chain."""
 PACKED_MODES = frozenset(("L", "RGB", "RGBA", "LA", "P", "I;16", "I", "F", "1", "CMYK"))
 
 Function = Callable[..., Any]
 
-# Which of an image's states is in force, the tag or Pillow's object, changes under this lock. It is never held for long.
+# Guards an image's state (the tag, or Pillow's object). It is never held for long.
 _states = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_states.acquire, after_in_parent=_states.release, after_in_child=_states.release)
 
 
 class Chains:
-    """What Pillow's functions become, and what has been learned about the chains of this process."""
+    """Replacements for Pillow's functions, and what is known about the chains of this process."""
 
     def __init__(self, module: ModuleType, version: bytes) -> None:
         self.module: Any = module
@@ -67,30 +66,30 @@ class Chains:
         self.originals: dict[str, Function] = {}
         self.attribute = "_im" if isinstance(vars(module.Image).get("im"), property) else "im"
         self.continued: dict[tuple[str, ...], int] = {}
-        """How often the result of these operations was operated on again, less how often it was not."""
-        self.promises = threading.local()
+        """How often the result of these operations was operated on again, minus how often it was not."""
+        self.deferred = threading.local()
         self._seen: tuple[Function, ...] = ()
-        self._are_pillows = False
+        self._is_unpatched = False
         self.alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    # Where an image comes from
+    # Sources
 
     def opened(self, image: Any, fp: Any) -> None:
-        """Remember where an image that was just opened comes from."""
+        """Remember the source of an image that was just opened."""
         source = source_of(image, fp)
-        if source is not None and self.are_pillows():
+        if source is not None and self.is_unpatched():
             image.__dict__[TAG] = source
 
-    def are_pillows(self) -> bool:
-        """Whether Pillow's functions are its own, with nothing of anybody else's around them."""
+    def is_unpatched(self) -> bool:
+        """Whether Pillow's functions are its own, without wrappers from other code."""
         kind = self.module.Image
         now = kind.convert, kind.resize, kind.crop, kind.load, kind.tobytes, file_module().ImageFile.load
         if now != self._seen:
-            self._seen, self._are_pillows = now, all(belongs(function, "PIL") for function in now)
-        return self._are_pillows
+            self._seen, self._is_unpatched = now, all(belongs(function, "PIL") for function in now)
+        return self._is_unpatched
 
     def link_of(self, image: Any) -> Link | None:
-        """The image as a link of a chain; None where it is none."""
+        """Return the image as a link of a chain; None if it is not one."""
         tag = image.__dict__.get(TAG)
         if isinstance(tag, Source):
             return self._first_link(image, tag)
@@ -107,7 +106,7 @@ class Chains:
             _, _, _, arguments = tiles[0]
             if image._reduce or image.layers or len(tiles) > 1 or any(arguments[1:3]):
                 return None
-            tiles = []  # they name the descriptor
+            tiles = []  # they contain the descriptor
         palette = image.palette
         state = (
             type(image).__name__,
@@ -130,11 +129,11 @@ class Chains:
     # Operations
 
     def operate(self, image: Any, name: str, arguments: tuple[Any, ...]) -> Any:
-        """The result of an operation on an image."""
+        """Return the result of an operation on an image."""
         original = self.originals[name]
         memo = current()
         link = None if memo is None else self.link_of(image)
-        if memo is None or link is None or image.mode == "P":  # to load a palette changes it
+        if memo is None or link is None or image.mode == "P":  # loading a palette changes the image
             return original(image, *arguments)
         described = repr((name, arguments, image.info.get("transparency", Ellipsis)))
         following = link._replace(
@@ -145,7 +144,7 @@ class Chains:
             core=None,
             waiting=(),
         )
-        found = self._promised(memo, image, link, following)
+        found = self._deferred_result(memo, image, link, following)
         if found is not None:
             return found
         if isinstance(image.__dict__.get(TAG), Source):
@@ -157,10 +156,12 @@ class Chains:
             self._note_continued(memo, link, image)
         return self._computed(memo, image, link, following, original, arguments)
 
-    def _promised(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
-        """The result as a promise, if the store has it; an image that was opened is then left as loading leaves it."""
-        is_at_hand = link.pixels is not None or link.core is not None
-        found = found_in(memo, following, notes=not is_at_hand)  # sooner computed from those than from the source
+    def _deferred_result(self, memo: Memo, image: Any, link: Link, following: Link) -> Any | None:
+        """Return the result as a deferred image, if the store has it; leaves an opened image as loading leaves it."""
+        is_available = link.pixels is not None or link.core is not None
+        found = found_in(
+            memo, following, notes=not is_available
+        )  # cheaper to compute from those than from the source
         if found is None:
             return None
         following, transparency = found
@@ -175,14 +176,14 @@ class Chains:
         return self._without_pixels(info, following._replace(source=source))
 
     def _defer(self, image: Any, link: Link) -> Link:
-        """Leave an image that was opened as loading would leave it, and promise its pixels."""
+        """Leave an opened image as loading would leave it, and defer its pixels."""
         if link.pixels is None:
             link = link._replace(source=link.source.held(image.fp))
-        let_go(image, link.position)
+        finish_load(image, link.position)
         with _states:
             image.__dict__.pop(self.attribute, None)
             image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return link
 
     def _without_pixels(self, info: dict[Any, Any], link: Link) -> Any:
@@ -190,7 +191,7 @@ class Chains:
         image._mode, image._size, image.info = link.mode, link.size, info
         del image.__dict__[self.attribute]
         image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return image
 
     def _note_continued(self, memo: Memo, link: Link, image: Any) -> None:
@@ -203,7 +204,7 @@ class Chains:
         self.continued[link.names] = max(-8, min(8, self.continued.get(link.names, 0) + change))
 
     def _loaded(self, image: Any, link: Link, load: Function | None = None) -> Link | None:
-        """The link of an opened image that is loaded; None where loading changed more than its pixels."""
+        """Load an opened image and return its link; None if loading changed more than its pixels."""
         began = time.perf_counter()
         with using(None):
             changes, position = load_and_compare(image, load)
@@ -212,12 +213,12 @@ class Chains:
         return None if changes or not link.source.is_unchanged() else link
 
     def _hold_core(self, image: Any, link: Link) -> Link:
-        """Take an image's pixels, which nobody but Pillow has seen, until somebody asks for them."""
+        """Take over an image's pixels, which only Pillow has seen, until they are requested."""
         with _states:
             core = image.__dict__.pop(self.attribute)
             link = link._replace(source=link.source._replace(file=None), pixels=None, core=core)
             image.__dict__[TAG] = link
-        self._keep_account(image, link)
+        self._track(image, link)
         return link
 
     def _computed(
@@ -233,17 +234,17 @@ class Chains:
         is_as_expected = without_transparency(info) == without_transparency(result.info) and info == image.info
         if not is_as_expected or transparency is Ellipsis or type(result) is not self.module.Image:
             return result
-        if not link.source.is_unchanged() or result.mode not in KEPT_MODES:
+        if not link.source.is_unchanged() or result.mode not in LINK_MODES:
             return result
         seconds = link.seconds + time.perf_counter() - began
         following = following._replace(mode=result.mode, size=result.size, seconds=seconds)
         self._count(following, -1)
         if self.continued[following.names] < 0:
-            self._keep(memo, result, following)
+            self._store(memo, result, following)
         self._hold_core(result, following)
         return result
 
-    def _keep(self, memo: Memo, image: Any, link: Link) -> None:
+    def _store(self, memo: Memo, image: Any, link: Link) -> None:
         """Store the pixels of an image."""
         if link.key is None or not memo.takes(num_bytes_of(image)):
             return
@@ -254,13 +255,13 @@ class Chains:
     # Pixels
 
     def pixels(self, image: Any, link: Link) -> Pixels:
-        """What `load` returns for an image without pixels."""
+        """Return the result of `load` for an image without pixels."""
         found = Pixels(self.materialize, image)
         image.__dict__[TAG] = link._replace(waiting=(*link.waiting, weakref.ref(found)))
         return found
 
     def materialize(self, image: Any) -> Any:
-        """Pillow's own image object, for an image that was promised."""
+        """Return Pillow's internal image object for a deferred image."""
         with _states:
             link = image.__dict__.get(TAG)
             if self.attribute in image.__dict__ or not isinstance(link, Link):
@@ -275,14 +276,14 @@ class Chains:
         for pixels in filter(None, (one() for one in link.waiting)):
             pixels.access = core.pixel_access(image.readonly)
         memo = current()
-        if memo is not None:  # the script asks, and not Pillow for an operation
+        if memo is not None:  # requested by the script, not by Pillow for an operation
             self._count(link, -2)
             if link.core is None and link.pixels is None:
-                self._keep(memo, image, link._replace(seconds=seconds))
+                self._store(memo, image, link._replace(seconds=seconds))
         return core
 
     def core_of(self, link: Link) -> Any:
-        """Pillow's own image object of a link."""
+        """Return Pillow's internal image object for a link."""
         if link.core is not None:
             return link.core
         with using(None):
@@ -291,16 +292,16 @@ class Chains:
                 if link.is_intact():
                     return core
             with truncated_images(link.opened["truncated"]):
-                image = self._opened_again(link)
+                image = self._reopened(link)
                 for name, arguments in link.operations:
                     image = self.originals[name](image, *arguments)
                 image.load()
             if (image.mode, image.size) != (link.mode, link.size):
-                raise OSError("an image file is not what it was when it was opened")
+                raise OSError("an image file was changed after it was opened")
             return getattr(image, self.attribute)
 
-    def _opened_again(self, link: Link) -> Any:
-        """The file's image once more, as it was when it was loaded. Its size was judged when it was opened first."""
+    def _reopened(self, link: Link) -> Any:
+        """Open the file's image again in its state before loading. Its size was checked when it was first opened."""
         image = link.opened["kind"](link.source.open(), "")
         for name, value in link.opened.items():
             if name not in ("kind", "truncated"):
@@ -308,11 +309,11 @@ class Chains:
         return image
 
     def _unpacked(self, mode: str, size: tuple[int, int], pixels: Any) -> Any:
-        """A core image of stored bytes."""
+        """Return an internal image object with the stored bytes."""
         return getattr(self.module.frombytes(mode, size, pixels), self.attribute)
 
     def load(self, image: Any, original: Function) -> Any:
-        """`ImageFile.load`."""
+        """Implement `ImageFile.load`."""
         tag, memo = image.__dict__.get(TAG), current()
         if memo is not None and isinstance(tag, Link) and self.attribute not in image.__dict__:
             return self.pixels(image, tag)
@@ -320,7 +321,7 @@ class Chains:
         if memo is None or link is None or link.key is None or image.mode not in PACKED_MODES:
             return original(image)
         link = link._replace(key=key_of(link.key, b"load"), names=("load",))
-        if image.mode not in KEPT_MODES:
+        if image.mode not in LINK_MODES:
             return self._load_packed(memo, image, link, original)
         found = found_in(memo, link)
         if found is not None:
@@ -330,17 +331,17 @@ class Chains:
             return self.originals["load"](image)
         self._count(loaded, -1)
         if self.continued[loaded.names] < 0:
-            self._keep(memo, image, loaded)
+            self._store(memo, image, loaded)
         return self.pixels(image, self._hold_core(image, loaded))
 
     def _load_packed(self, memo: Memo, image: Any, link: Link, original: Function) -> Any:
-        """Load an image of a mode that ends the chain."""
+        """Load an image whose mode ends the chain."""
         found = found_in(memo, link, notes=False, views=False)
         if found is None:
             loaded = self._loaded(image, link, original)
             if loaded is None:
                 return self.originals["load"](image)
-            self._keep(memo, image, loaded)
+            self._store(memo, image, loaded)
             return self.originals["load"](image)
         link, _ = found
         image.__dict__.pop(TAG, None)
@@ -349,11 +350,11 @@ class Chains:
             self.module.Image.frombytes(image, link.pixels)
         else:
             image.__dict__[self.attribute] = self._unpacked(image.mode, image.size, link.pixels)
-        let_go(image, link.position)
+        finish_load(image, link.position)
         return self.originals["load"](image)
 
     def crop(self, image: Any, box: Any) -> Any | None:
-        """The part of an image whose pixels are still packed, packed as well; None where Pillow is to cut."""
+        """Crop an image whose pixels are still packed, without unpacking; None if Pillow must crop."""
         link = image.__dict__.get(TAG)
         if not isinstance(link, Link) or link.pixels is None or self.attribute in image.__dict__:
             return None
@@ -375,25 +376,25 @@ class Chains:
         part = link._replace(key=None, size=size, pixels=pixels, is_intact=always, waiting=())
         return self._without_pixels(info_of(image), part)
 
-    # Promises
+    # Deferred images
 
-    def _keep_account(self, image: Any, link: Link) -> None:
+    def _track(self, image: Any, link: Link) -> None:
         self.alive[id(image)] = image
         if link.pixels is None and link.core is None and link.source.data is None:
-            self.promises.__dict__.setdefault("made", deque()).append(weakref.ref(image))
+            self.deferred.__dict__.setdefault("made", deque()).append(weakref.ref(image))
 
-    def settle(self, *, most: int = 0) -> None:
-        """Keep the promises of this thread that somebody still holds, all but the last `most`."""
-        made = self.promises.__dict__.get("made", ())
+    def compute_deferred(self, *, most: int = 0) -> None:
+        """Compute the live deferred images of this thread, except for the last `most`."""
+        made = self.deferred.__dict__.get("made", ())
         while len(made) > most:
-            self._settle(made.popleft()())
+            self._compute(made.popleft()())
 
-    def settle_all(self) -> None:
-        """Keep the promises of all threads."""
+    def compute_all_deferred(self) -> None:
+        """Compute the deferred images of all threads."""
         for image in list(self.alive.values()):
-            self._settle(image)
+            self._compute(image)
 
-    def _settle(self, image: Any) -> None:
+    def _compute(self, image: Any) -> None:
         if image is not None and isinstance(image.__dict__.get(TAG), Link):
-            with contextlib.suppress(Exception):  # it is raised where the pixels are asked for
+            with contextlib.suppress(Exception):  # raised again where the pixels are requested
                 self.materialize(image)

@@ -1,4 +1,4 @@
-"""An image of Pillow's as a link of a chain of operations, and what the store knows of it."""
+"""A Pillow image as a link of a chain of operations, and its entry in the store."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from hasten.data.memo.memo import Memo
 
 
 def always() -> bool:
-    """Of bytes that nobody else holds."""
+    """Return True: used for bytes that are not shared and cannot change."""
     return True
 
 
 class Link(NamedTuple):
-    """An image as a link of a chain; key None: the chain ends with it."""
+    """An image as a link of a chain; with key None, the chain ends here."""
 
     key: bytes | None
     names: tuple[str, ...]
-    """Of the operations so far."""
+    """Names of the operations so far."""
     source: Source
     mode: str
     size: tuple[int, int]
     opened: dict[str, Any]
-    """What an opened image was like before it was loaded, which `draft` may have changed."""
+    """State of an opened image before loading, which `draft` may have changed."""
     operations: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     seconds: float = 0.0
-    """What they took."""
+    """Time that the operations took."""
     position: int | None = None
-    """Where loading leaves a file that is not Pillow's own."""
+    """Position after loading in a file that Pillow does not own."""
     is_intact: Callable[[], bool] = always
-    """Whether the stored bytes are still there; asked after they were copied."""
+    """Whether the stored bytes are unchanged; call it after copying them."""
     pixels: np.ndarray[Any, Any] | None = None
-    """The stored bytes, or"""
+    """The stored bytes, if available, or"""
     core: Any = None
-    """Pillow's own object, where they are at hand."""
+    """Pillow's internal object, if available."""
     waiting: tuple[weakref.ref[Pixels], ...] = ()
-    """What `load` has returned for the image."""
+    """Objects that `load` returned for the image."""
 
 
 class Pixels:
-    """What `load` returns for an image whose pixels nobody has asked for yet: it asks for them when it is used."""
+    """The result of `load` for an image whose pixels are deferred; it computes them when it is used."""
 
     __slots__ = ("__weakref__", "_image", "_materialize", "access")
 
@@ -55,12 +55,12 @@ class Pixels:
         self.access: Any = None
 
     def __getitem__(self, place: Any) -> Any:
-        return self._asked()[place]
+        return self._pixel_access()[place]
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        self._asked()[place] = value
+        self._pixel_access()[place] = value
 
-    def _asked(self) -> Any:
+    def _pixel_access(self) -> Any:
         if self.access is None:
             core = self._materialize(self._image)
             self.access = self.access or core.pixel_access(self._image.readonly)
@@ -68,31 +68,34 @@ class Pixels:
 
 
 def meta_of(link: Link, image: Any) -> dict[str, Any]:
-    """What is stored beside an image's pixels. An image that was loaded has its transparency from its file."""
+    """Return the metadata stored with an image's pixels. A loaded image has the transparency of its file."""
     transparency = transparency_of(image)
     known = None if transparency is Ellipsis else transparency
     return {"mode": link.mode, "size": list(link.size), "transparency": known, "position": link.position}
 
 
 def num_bytes_of(image: Any) -> int:
-    """Bytes of an image's pixels at least."""
+    """Return a lower bound for the bytes of an image's pixels."""
     width, height = image.size
     return width * height * len(image.getbands())
 
 
 def note_key(key: bytes) -> bytes:
-    """Under which it is noted that a value is usually operated on again."""
+    """Return the key for the note that a value is usually operated on again."""
     return bytes((key[0] ^ 1,)) + key[1:]
 
 
 def found_in(memo: Memo, link: Link, *, notes: bool = True, views: bool = True) -> tuple[Link, Any] | None:
-    """A link with what the store has of it, and its transparency.
+    """Look up a link in the store.
 
     Args:
         memo: the store.
-        link: what to look for.
-        notes: whether a note of what the image is like will do, where there are no pixels.
-        views: whether the pixels may lie where they are stored: ask `is_intact` after copying them.
+        link: the link to look up.
+        notes: whether a note about the image suffices if there are no pixels.
+        views: whether the pixels may be a view of the store: call `is_intact` after copying them.
+
+    Returns:
+        The link with what the store has of it, and its transparency; None if the store has nothing.
     """
     assert link.key is not None
     for key in (link.key, note_key(link.key))[: 2 if notes else 1]:
@@ -111,7 +114,7 @@ def found_in(memo: Memo, link: Link, *, notes: bool = True, views: bool = True) 
             raw = decode(memory, is_own=viewed is None)
             mode, size, position = raw.meta["mode"], tuple(raw.meta["size"]), raw.meta["position"]
             transparency = raw.meta["transparency"]
-        except (ValueError, KeyError, AttributeError, TypeError):  # not ours, or given back meanwhile
+        except (ValueError, KeyError, AttributeError, TypeError):  # foreign data, or released in the meantime
             continue
         found = link._replace(mode=mode, size=size, position=position, pixels=None, core=None)
         return (found if is_note else found._replace(pixels=raw.data, is_intact=is_intact)), transparency

@@ -1,4 +1,4 @@
-"""Where an image of Pillow's comes from: a file on disk or in memory, and whether it is still the same."""
+"""The source of a Pillow image: a file on disk or in memory, and whether it is unchanged."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 from hasten.data.memo.keys import identity_of_bytes, identity_of_status
 
 FORMATS = frozenset(("JPEG", "MPO", "PNG", "BMP", "PPM", "JPEG2000"))
-"""Whose `load` changes little else of an image than its pixels, or is seen to change it."""
+"""Formats whose `load` changes little of an image besides its pixels, or changes it detectably."""
 
 Stamp = tuple[int, int, int, int]
 
 
 class HeldFile:
-    """A file that stays readable when its name is taken away. It has no position, so processes can share it."""
+    """A file that stays readable when it is unlinked. It is read without a position, so processes can share it."""
 
     def __init__(self, fp: Any) -> None:
         self._descriptor = os.dup(fp.fileno())
 
     def read(self, stamp: Stamp) -> bytes:
-        """The whole file. Raises OSError where it was written to."""
+        """Return the whole file. Raises OSError if it was modified."""
         data, at = bytearray(stamp[2]), 0
         before = stamp_of(os.fstat(self._descriptor))
         while at < len(data) and (num_read := os.preadv(self._descriptor, [memoryview(data)[at:]], at)):
             at += num_read
         if not before == stamp_of(os.fstat(self._descriptor)) == stamp or at < len(data):
-            raise OSError("an image file was written to while an image of it was in use")
+            raise OSError("an image file was modified while an image from it was in use")
         return bytes(data)
 
     def __del__(self) -> None:
@@ -36,12 +36,12 @@ class HeldFile:
 
 
 class Source(NamedTuple):
-    """Where an image file comes from."""
+    """The source of an image file."""
 
     identity: bytes
     stamp: Stamp
     data: bytes | None
-    """The file, where it lies in memory."""
+    """The file's content, if it is in memory."""
     path: Any
     num_bytes: int
     file: HeldFile | None = None
@@ -55,14 +55,14 @@ class Source(NamedTuple):
         return identity_of_status(os.fstat(fp.fileno())) == self.identity
 
     def is_unchanged(self) -> bool:
-        """Whether the file of that name is still this source."""
+        """Whether the file at the path is still this source."""
         try:
             return self.data is not None or identity_of_status(os.stat(self.path)) == self.identity
         except OSError:
             return False
 
     def held(self, fp: Any) -> Source:
-        """The same, independent of `fp`, which is about to be closed."""
+        """Return a source that does not depend on `fp`, which is about to be closed."""
         if self.data is not None or self.file is not None or not hasattr(os, "preadv"):
             return self
         try:
@@ -71,7 +71,7 @@ class Source(NamedTuple):
             return self
 
     def open(self) -> io.BytesIO:
-        """The file again. Raises OSError where it was written to."""
+        """Return the file's content. Raises OSError if it was modified."""
         if self.data is not None:
             return io.BytesIO(self.data)
         if self.file is not None:
@@ -79,17 +79,17 @@ class Source(NamedTuple):
         with open(self.path, "rb") as file:
             data = file.read()
             if stamp_of(os.fstat(file.fileno())) != self.stamp:
-                raise OSError(f"{self.path} was changed while an image of it was in use")
+                raise OSError(f"{self.path} was modified while an image from it was in use")
         return io.BytesIO(data)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """What tells whether a file was written to."""
+    """Return values that change when a file is written to."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def source_of(image: Any, fp: Any) -> Source | None:
-    """Where an image that was opened comes from; None where that cannot be known, or its format is another."""
+    """Return the source of an opened image; None if it cannot be determined, or the format is not supported."""
     if image.format not in FORMATS or not type(image).__module__.startswith("PIL."):
         return None
     if type(fp) is io.BytesIO:
@@ -117,6 +117,6 @@ def source_of(image: Any, fp: Any) -> Source | None:
 
 
 def _is_plain_file(fp: Any) -> bool:
-    """Whether reading an open file gives the bytes of the file on disk: no window of it, nothing unpacked on the way."""
+    """Whether reading an open file returns the bytes of the file on disk: not a part of it, nothing decompressed."""
     is_reader = type(fp) is io.BufferedReader or type(fp).__module__.startswith("hasten.")
     return is_reader and type(getattr(fp, "raw", None)) is io.FileIO

@@ -1,4 +1,4 @@
-"""What loading does to an image beside its pixels."""
+"""Changes that loading makes to an image besides its pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 TAG = "_hasten_memo"
-"""The attribute of an image that says where it comes from."""
+"""The attribute of an image that holds its source or link."""
 CHANGED_BY_LOAD = frozenset(
     ("_im", "im", "tile", "fp", "_readonly", "readonly", "map", "png", "_text", "_PngImageFile__idat", "_ended", TAG)
 )
@@ -16,7 +16,8 @@ CHANGED_BY_LOAD = frozenset(
 def load_and_compare(image: Any, load: Callable[..., Any] | None = None) -> tuple[bool, int | None]:
     """Load an image.
 
-    Returns whether that changed more than `let_go` does, and where it left a file that is not Pillow's own.
+    Returns:
+        Whether loading changed more than `finish_load` does, and its position in a file that Pillow does not own.
     """
     before, info = dict(image.__dict__), dict(image.info)
     state = image.mode, image.size, list(getattr(image, "private_chunks", ()))
@@ -38,8 +39,8 @@ def load_and_compare(image: Any, load: Callable[..., Any] | None = None) -> tupl
     return changes, position
 
 
-def let_go(image: Any, position: int | None) -> None:
-    """What loading does to an image beside its pixels."""
+def finish_load(image: Any, position: int | None) -> None:
+    """Change an image as loading does, except for its pixels."""
     png = getattr(image, "png", None)
     if png is not None:
         image._text = png.im_text
@@ -58,7 +59,7 @@ def let_go(image: Any, position: int | None) -> None:
 
 @contextlib.contextmanager
 def truncated_images(allowed: bool) -> Any:
-    """Have decoding take truncated files or not, as it did when an image was opened."""
+    """Accept truncated files while decoding, or not, as when the image was opened."""
     module = file_module()
     before = module.LOAD_TRUNCATED_IMAGES
     if before == allowed:
@@ -72,7 +73,7 @@ def truncated_images(allowed: bool) -> Any:
 
 
 def transparency_of(image: Any) -> Any:
-    """A transparency as JSON has it; Ellipsis where it has it not."""
+    """Return a transparency that JSON can represent; Ellipsis for any other."""
     found = image.info.get("transparency")
     if found is None or type(found) is int:
         return found if found is not None or "transparency" not in image.info else Ellipsis
@@ -82,17 +83,17 @@ def transparency_of(image: Any) -> Any:
 
 
 def without_transparency(info: dict[Any, Any]) -> dict[Any, Any]:
-    """An image's `info` without its transparency."""
+    """Return an image's `info` without its transparency."""
     return {name: value for name, value in info.items() if name != "transparency"}
 
 
 def info_of(image: Any) -> dict[Any, Any]:
-    """A copy of `info`, as Pillow makes it for the result of an operation."""
+    """Return a copy of `info`, as Pillow copies it to the result of an operation."""
     return image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
 
 
 def file_module() -> Any:
-    """`PIL.ImageFile`."""
+    """Return the module `PIL.ImageFile`."""
     from PIL import ImageFile
 
     return ImageFile

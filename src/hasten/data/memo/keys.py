@@ -1,9 +1,9 @@
-"""Keys of memoized values: 128-bit digests of a source's identity and of what was computed from it.
+"""Keys of memoized values: 128-bit digests of a source's identity and of the computation.
 
-A file is identified by device, inode, size, and the times of its last change (mtime and ctime, in nanoseconds). Nobody
-can set ctime, so a file that is rewritten, replaced, or reached through another symlink has another key. A file that
-changed a moment ago may change again within the resolution of its time stamps: nothing computed from it is kept until
-it has been quiet for a while. Bytes in memory are identified by their BLAKE3 digest.
+A file is identified by device, inode, size, and the times of its last change (mtime and ctime, in nanoseconds). Programs cannot
+set ctime, so a file that is rewritten, replaced, or reached through another symlink gets another key. A file that changed a
+moment ago may change again within the resolution of its timestamps, so nothing computed from it is stored until it has been
+unchanged for a while. Bytes in memory are identified by their BLAKE3 digest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from blake3 import blake3
 
 KEY_BYTES = 16
 QUIET_SECONDS = 2.0
-"""Coarser than the time stamps of any file system in use."""
+"""Longer than the timestamp resolution of any file system in use."""
 
 _MASK = (1 << 64) - 1
 _IDENTITY = struct.Struct("<QQQqq")
 
 
 def identity_of_status(status: os.stat_result) -> bytes | None:
-    """What identifies the content of a regular file; None for anything else, and for a file that is still changing."""
+    """Return the identity of a regular file's content; None for anything else, or for a recently changed file."""
     if not stat.S_ISREG(status.st_mode):
         return None
     if time.time() - max(status.st_mtime, status.st_ctime) < QUIET_SECONDS:
@@ -37,7 +37,7 @@ def identity_of_status(status: os.stat_result) -> bytes | None:
 
 
 def identity_of_path(path: Any) -> bytes | None:
-    """The same for a path; None where it cannot be asked."""
+    """Return the identity of the file at a path; None if it has none, or `stat` fails."""
     try:
         return identity_of_status(os.stat(path))
     except (OSError, TypeError, ValueError):
@@ -45,17 +45,17 @@ def identity_of_path(path: Any) -> bytes | None:
 
 
 def size_of(identity: bytes) -> int:
-    """Bytes of the file of an identity."""
+    """Return the size in bytes of the file with an identity."""
     return int(_IDENTITY.unpack(identity)[2])
 
 
 def identity_of_bytes(data: Any) -> bytes:
-    """What identifies bytes in memory: anything with the buffer interface."""
+    """Return the identity of bytes in memory: any object with the buffer interface."""
     return blake3(data).digest(KEY_BYTES)
 
 
 def key_of(*parts: bytes) -> bytes:
-    """The key of what `parts` describe: an identity, or another key, and what was computed from it."""
+    """Return the key for `parts`: an identity or another key, and what was computed from it."""
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in parts:
         digest.update(len(part).to_bytes(4, "little"))

@@ -1,8 +1,8 @@
-"""How many bytes the stores of a folder take, counted by all processes that write there.
+"""Track how many bytes the stores of a folder take, across all processes that write there.
 
-A store is a folder of files that has the name of one and the mark of one; nothing else in the folder of stores is ours to
-remove. The sum of all stores is kept in a small file, changed under a lock; where that is missing or damaged, or too high
-because processes died, the files are counted again. While a store is open, no process removes it.
+A store is a folder with the name pattern and the marker file of a store; nothing else in the parent folder is ever removed. A
+small file records the total of all stores and is updated under a lock; if it is missing, damaged, or too high because processes
+died, the files are counted again. While a store is open, no process removes it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from hasten.data.layout.sharing import close, locked
 
 BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take
-STALE = 3600.0  # seconds after which a file still aside is a dead process's, and a count of bytes is worth repeating
-FULL_FOR = 60.0  # seconds for which room is not looked for again where there was none
-STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # what a store is called, and a file that every one holds
-ASIDE = "."  # begins the name of a file that is being written
-QUIETLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+STALE = 3600.0  # seconds after which a temporary file belongs to a dead process, and the bytes are counted again
+RETRY_SECONDS = 60.0  # seconds without another attempt after there was no room
+STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # the name of a store, and the marker file in each
+TEMPORARY_PREFIX = "."  # prefix of the name of a file being written
+OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _COUNT = struct.Struct("<QdI")  # bytes, when they were counted, checksum
 
 
 class Ledger:
-    """Room for a store, `folder`, beside the others in its parent: no more than `budget` bytes for all together.
+    """Reserves space for a store, `folder`, among the others in its parent, at most `budget` bytes for all together.
 
-    Where they would take more, stores that no process has open make room, the one used longest ago first. Raises
-    OSError where the folder cannot be had, or others can write to it.
+    If they would take more, stores that no process has open are removed, the least recently used first.
+
+    Raises:
+        OSError: if the folder cannot be created or opened, or other users can write to it.
     """
 
     _descriptor = _held = -1
@@ -45,16 +47,16 @@ class Ledger:
         self._folder = folder
         self._budget = budget
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_strangers(folder.parent)
-        self._held = _hold(folder)
-        with suppress(OSError):  # a disk that cannot be written can still be read
-            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | QUIETLY, 0o600)
+        check_private(folder.parent)
+        self._held = _open_store(folder)
+        with suppress(OSError):  # a read-only disk can still be read
+            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
             os.utime(folder)
         self._refused, self._full_until = 0, 0.0
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all stores take; 0 where that is not known."""
+        """Bytes that all stores take; 0 if unknown."""
         if self._descriptor < 0:
             return 0
         with locked(self._descriptor):
@@ -62,19 +64,19 @@ class Ledger:
             return 0 if known is None else known[0]
 
     def is_full(self, size: int) -> bool:
-        """Whether there was no room for so much a moment ago."""
+        """Whether a recent attempt found no room for `size` bytes."""
         return size >= self._refused and time.monotonic() < self._full_until
 
     def reserve(self, path: Path, size: int) -> bool:
-        """Make a new file of `size` bytes; False when there is no room. Raises OSError when the disk refuses.
+        """Create a new file of `size` bytes; False if there is no room. Raises OSError if the disk fails.
 
-        The file has its full size from the beginning, so that any count of bytes sees it.
+        The file has its full size from the start, so that any count includes it.
         """
         if self._descriptor < 0:
             raise OSError(errno.EROFS, "the folder cannot be written", str(self._folder.parent))
         cost = _cost(size)
-        with locked(self._descriptor) as ours:
-            if not ours:
+        with locked(self._descriptor) as acquired:
+            if not acquired:
                 return False
             used, counted = self._read() or (self._count(), time.time())
             if used + cost > self._budget and time.time() - counted > STALE:
@@ -83,9 +85,9 @@ class Ledger:
                 used = max(0, used - freed)
             room = used + cost <= self._budget
             if room:
-                _make(path, size)
+                _create(path, size)
             else:
-                self._refused, self._full_until = size, time.monotonic() + FULL_FOR
+                self._refused, self._full_until = size, time.monotonic() + RETRY_SECONDS
             self._write(used + cost * room, counted)
             return room
 
@@ -96,13 +98,13 @@ class Ledger:
             path.unlink()
         except OSError:
             return
-        with locked(self._descriptor) as ours:
+        with locked(self._descriptor) as acquired:
             known = self._read()
-            if ours and known is not None:
+            if acquired and known is not None:
                 self._write(max(0, known[0] - _cost(size)), known[1])
 
     def close(self) -> None:
-        """Let go of the store in this process."""
+        """Close the store in this process."""
         for descriptor in (self._descriptor, self._held):
             if descriptor >= 0:
                 close(descriptor)
@@ -123,24 +125,24 @@ class Ledger:
         _write_start(self._descriptor, data + struct.pack("<I", zlib.crc32(data)))
 
     def _count(self) -> int:
-        """Bytes of all stores; what dead processes left aside is removed first."""
+        """Count the bytes of all stores, after removing temporary files that dead processes left."""
         total = 2 * BLOCK
         for folder in self._stores():
             total += BLOCK
             for entry in _entries(folder):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                    is_old = entry.name.startswith(ASIDE) and time.time() - status.st_mtime > STALE
-                    if is_old and not _is_held(entry.path):  # a clock may jump
+                    is_old = entry.name.startswith(TEMPORARY_PREFIX) and time.time() - status.st_mtime > STALE
+                    if is_old and not _is_locked(entry.path):  # the clock may have jumped
                         os.unlink(entry.path)
                     else:
                         total += _cost(status.st_size)
                 except OSError:
-                    continue  # gone in between
+                    continue  # removed in the meantime
         return total
 
     def _remove_oldest(self) -> int:
-        """Remove the store used longest ago that no process has open; return its bytes, 0 when there is none."""
+        """Remove the least recently used store that no process has open; return its bytes, or 0 if there is none."""
         others = [folder for folder in self._stores() if folder != self._folder]
         for folder in sorted(others, key=lambda folder: folder.stat().st_mtime):
             freed = _remove(folder)
@@ -155,22 +157,22 @@ class Ledger:
 
 
 def is_ours(status: os.stat_result) -> bool:
-    """Whether a file is this user's own. To unpickle is to run: what another user could have written is not read."""
+    """Whether a file belongs to this user. Files that another user may have written are not trusted."""
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-def refuse_strangers(folder: Path) -> None:
-    """Raises PermissionError where other users could put files into a folder."""
+def check_private(folder: Path) -> None:
+    """Raise PermissionError if other users can write to a folder."""
     status = os.stat(folder)
     if not is_ours(status) or (os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise PermissionError(f"{folder} is another user's, or others can write to it")
+        raise PermissionError(f"{folder} belongs to another user, or other users can write to it")
 
 
-def _hold(folder: Path) -> int:
-    """Make the folder and hold it open, which keeps others from removing it; the kernel lets go with the process."""
+def _open_store(folder: Path) -> int:
+    """Create the folder and hold it open, so that other processes do not remove it; released when the process exits."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    refuse_strangers(folder)
-    with suppress(OSError):  # a disk that cannot be written can still be read
+    check_private(folder)
+    with suppress(OSError):  # a read-only disk can still be read
         (folder / MARK).touch()
     if sys.platform == "win32":
         return -1
@@ -187,7 +189,7 @@ def _hold(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> int:
-    """Remove a store that no process has open; return its bytes, 0 where one has."""
+    """Remove a store and return its bytes; 0 if a process has it open."""
     if sys.platform == "win32":
         return 0
     import fcntl
@@ -204,25 +206,25 @@ def _remove(folder: Path) -> int:
         os.close(descriptor)
 
 
-def _is_held(path: str) -> bool:
-    """Whether somebody is writing a file that lies aside."""
+def _is_locked(path: str) -> bool:
+    """Whether a process is writing a temporary file."""
     if sys.platform == "win32":
         return False
-    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    descriptor = os.open(path, os.O_RDONLY | OPEN_FLAGS)
     try:
         return not _locked(descriptor)
     finally:
         os.close(descriptor)
 
 
-def hold_aside(descriptor: int) -> None:
-    """Keep a file that lies aside from being taken for a dead process's, for as long as it is open here."""
+def lock_temporary(descriptor: int) -> None:
+    """Lock a temporary file while it is open, so that no process removes it as a dead process's."""
     if sys.platform != "win32":
         _locked(descriptor)
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether a file could be locked, which lasts until it is closed."""
+    """Lock a file until it is closed; False if another process holds the lock."""
     import fcntl
 
     try:
@@ -232,8 +234,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _make(path: Path, size: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | QUIETLY, 0o600)
+def _create(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
     try:
         os.ftruncate(descriptor, size)
     except OSError:
@@ -254,7 +256,7 @@ if sys.platform == "win32":
         os.write(descriptor, data)
 
 else:
-    # A descriptor that was inherited has its position in common with the parent's.
+    # An inherited descriptor shares its position with the parent's.
 
     def _read_start(descriptor: int, size: int) -> bytes:
         return os.pread(descriptor, size, 0)

@@ -1,7 +1,7 @@
 """Values by key, from the nearest tier that has them: memory first, then the local disk.
 
-What is written stays; a full tier takes nothing more. A value that comes from the disk is copied to memory where there is
-room. What lies in memory is written to the disk as well, for the next run, where the disk may take much more than memory.
+Values are not evicted; a full tier takes nothing more. A value read from disk is copied to memory if there is room. Values in
+memory are also written to disk for the next run if the disk's budget is much larger than memory's.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from hasten.data.memo.ram import Memory, RamTier
 
 log = logging.getLogger("hasten")
 
-DUPLICATES_FROM = 4.0  # ratio of the budgets of disk and memory from which the disk gets what memory has, too
-CHECK_SECONDS = 1.0  # between looks whether the machine is short of memory
+DUPLICATES_FROM = 4.0  # disk budget / memory budget from which values in memory are also written to disk
+CHECK_SECONDS = 1.0  # between checks whether the machine is short of memory
 
 Budget = int | str | None
-"""Bytes, "8 GiB", "50%" or "auto"; None: nothing is kept there."""
+"""Bytes, "8 GiB", "50%" or "auto"; None disables the tier."""
 
 
 @dataclass(frozen=True)
 class TierCounts:
-    """What one tier did, in all processes."""
+    """Counts of one tier, over all processes."""
 
     name: str
     num_hits: int
     num_fills: int
     num_bytes: int
-    """What it takes now."""
+    """Bytes in use now."""
     budget: int
-    """Bytes that it may take."""
+    """Bytes the tier may use."""
     seconds_saved: float
-    """Hits times the mean seconds that computing a value took."""
+    """Hits times the mean seconds for computing a value."""
 
 
 @dataclass(frozen=True)
 class MemoCounts:
-    """What a memo did, in all processes."""
+    """Counts of a memo, over all processes."""
 
     num_misses: int
     seconds_computing: float
     value_bytes: int
-    """Bytes of all values computed, whether they were kept or not."""
+    """Bytes of all computed values, whether stored or not."""
     source_bytes: int
-    """Bytes of the files that they were computed from."""
+    """Bytes of the files from which they were computed."""
     tiers: tuple[TierCounts, ...]
 
     @property
     def num_hits(self) -> int:
-        """Of all tiers."""
+        """Hits in all tiers."""
         return sum(tier.num_hits for tier in self.tiers)
 
     @property
     def hit_rate(self) -> float | None:
-        """Of all values asked for, those that a tier had, 0..1; None before the first."""
+        """Fraction of the requested values that a tier had, 0..1; None before the first request."""
         asked = self.num_hits + self.num_misses
         return self.num_hits / asked if asked else None
 
 
 class Memo:
-    """Tiers, nearest first. Usable after a fork, and picklable to a process while that is started."""
+    """A cache with tiers, nearest first. Usable after a fork, and picklable to a process being started."""
 
     def __init__(self, ram: RamTier | None = None, disk: DiskTier | None = None) -> None:
         self._tiers: list[RamTier | DiskTier] = [tier for tier in (ram, disk) if tier is not None]
@@ -83,7 +83,7 @@ class Memo:
         self._next_check = 0.0
 
     def find(self, key: bytes) -> tuple[int, Memory] | None:
-        """Which tier has a value, and its bytes in memory of the caller's own. Not counted as a hit: see `hit`."""
+        """Return the tier that has a value, and its bytes in newly allocated memory. Not counted as a hit: see `hit`."""
         if (now := time.monotonic()) > self._next_check:
             self._next_check = now + CHECK_SECONDS
             self.shrink()
@@ -96,18 +96,18 @@ class Memo:
         return None
 
     def view(self, key: bytes, *, counted: bool = True) -> tuple[Memory, Callable[[], bool]] | None:
-        """See `RamTier.view`; `counted`: as a hit."""
+        """Return `RamTier.view(key)`, counted as a hit if `counted`."""
         found = self._tiers[0].view(key) if self._tiers and isinstance(self._tiers[0], RamTier) else None
         if found is not None and counted:
             self.hit(0)
         return found
 
     def hit(self, at: int) -> None:
-        """Count a value that a tier had."""
+        """Count a hit in tier `at`."""
         self._counters.add(**{f"hits{at}": 1})
 
     def get(self, key: bytes) -> Any:
-        """The value; raises KeyError where no tier has it."""
+        """Return the value; raises KeyError if no tier has it."""
         found = self.find(key)
         if found is None:
             raise KeyError(key)
@@ -116,39 +116,39 @@ class Memo:
         return value
 
     def in_memory(self, key: bytes) -> Any:
-        """The value, where the tier in memory has it, not counted as a hit; else None."""
+        """Return the value from the memory tier without counting a hit; None if it is not there."""
         memory = next((tier.read(key) for tier in self._tiers if isinstance(tier, RamTier)), None)
         return None if memory is None else decode(memory)
 
     def takes(self, size: int) -> bool:
-        """Whether a tier may have room for so many bytes; else a value need not be packed."""
+        """Whether any tier may have room for `size` bytes; if not, a value need not be packed."""
         return any(tier.name not in self._failed and tier.takes(size) for tier in self._tiers)
 
     def __contains__(self, key: bytes) -> bool:
         return any(key in tier for tier in self._tiers)
 
     def put(self, key: bytes, value: Any, *, seconds: float, source_bytes: int = 0) -> bool:
-        """Keep a value that took `seconds` to compute from `source_bytes`; False where it cannot be kept."""
+        """Store a value that took `seconds` to compute from `source_bytes`; False if it cannot be stored."""
         try:
             encoded = encode(value)
         except NotStorableError:
             self._counters.add(misses=1, seconds=seconds)
             return False
         self._counters.add(misses=1, seconds=seconds, values=encoded.size, sources=source_bytes)
-        is_kept = False
+        is_stored = False
         for at in range(len(self._tiers)):
-            if not is_kept or self._duplicates:
-                is_kept |= self._write(at, key, encoded.pieces, encoded.size)
-        return is_kept
+            if not is_stored or self._duplicates:
+                is_stored |= self._write(at, key, encoded.pieces, encoded.size)
+        return is_stored
 
     def note(self, key: bytes, value: Any) -> None:
-        """Keep a small value that is not counted: what is known about a source."""
+        """Store a small value that is not counted: what is known about a source."""
         encoded = encode(value)
         for at in range(len(self._tiers)):
             self._write(at, key, encoded.pieces, encoded.size, counted=False)
 
     def counts(self) -> MemoCounts:
-        """What was done so far, in all processes."""
+        """Return the counts so far, over all processes."""
         total = self._counters.total
         mean = total("seconds") / max(1.0, total("misses"))
         tiers = tuple(
@@ -165,11 +165,11 @@ class Memo:
         return MemoCounts(int(total("misses")), total("seconds"), int(total("values")), int(total("sources")), tiers)
 
     def shrink(self) -> int:
-        """Give memory back where the machine or the control group is short of it; return bytes."""
+        """Release memory if the machine or the control group is short of it; return the bytes released."""
         return sum(tier.shrink() for tier in self._tiers if isinstance(tier, RamTier))
 
     def close(self) -> None:
-        """Let go of the tiers in this process. The counts can still be read."""
+        """Close the tiers in this process. The counts can still be read."""
         counts = self.counts()
         self.counts = lambda: counts  # type: ignore[method-assign]
         for tier in self._tiers:
@@ -182,20 +182,26 @@ class Memo:
         if tier.name in self._failed:
             return False
         try:
-            is_kept = tier.write(key, Encoded(pieces, size))
+            is_stored = tier.write(key, Encoded(pieces, size))
         except OSError as error:
             self._failed.add(tier.name)
-            log.warning("the %s cache takes no more values: %s", tier.name, error)
+            log.warning("the %s cache stores no more values: %s", tier.name, error)
             return False
-        if is_kept and counted:
+        if is_stored and counted:
             self._counters.add(**{f"fills{at}": 1})
-        return is_kept
+        return is_stored
 
 
 def open_memo(*, ram: Budget, disk: Budget, host_key: bytes | None = None) -> Memo:
-    """A memo with the budgets that the user gave; a tier that cannot be had is left out with a warning.
+    """Open a memo with the user's budgets; a tier that cannot be opened is left out with a warning.
 
-    Raises BudgetError.
+    Args:
+        ram: budget of the memory tier.
+        disk: budget of the disk tier.
+        host_key: shared by all ranks of a host, which then share one memory tier.
+
+    Raises:
+        BudgetError: if a budget is not valid.
     """
     ram_bytes = 0 if ram is None else ram_budget(None if ram == "auto" else ram, for_ranks=host_key is not None)
     found: dict[str, Any] = {}
@@ -205,9 +211,9 @@ def open_memo(*, ram: Budget, disk: Budget, host_key: bytes | None = None) -> Me
     ):
         try:
             found[name] = make()
-        except (OSError, RuntimeError) as error:  # it cannot be had; there is no home folder
-            where = "; HASTEN_CACHE names another folder" if name == "disk" else ""
-            log.warning("nothing is cached on %s: %s%s", name, error, where)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+            where = "; set HASTEN_CACHE to another folder" if name == "disk" else ""
+            log.warning("the %s cache is off: %s%s", name, error, where)
     return Memo(**found)
 
 
@@ -219,21 +225,21 @@ def _open_disk(disk: Budget) -> DiskTier | None:
 
 
 def key_of_host() -> bytes | None:
-    """What the ranks of a host agree on; None for a process that has no ranks beside it."""
+    """Return a key shared by the ranks of a host; None for a process without other ranks."""
     if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < 2:
         return None
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
     return "\0".join(os.environ.get(name, "") for name in names).encode()
 
 
-# Which memo the calls of this process, or of this thread, go through.
+# The memo that library calls of this process, or of this thread, use.
 
 _of_process: Memo | None = None
 _of_thread = threading.local()
 
 
 def current() -> Memo | None:
-    """The memo in use; None where library calls are to run as they are."""
+    """Return the memo in use; None if library calls run without one."""
     try:
         return _of_thread.memo
     except AttributeError:
@@ -241,14 +247,14 @@ def current() -> Memo | None:
 
 
 def use_in_process(memo: Memo | None) -> None:
-    """Have all threads of this process go through a memo, or through none."""
+    """Set the memo that all threads of this process use; None for no memo."""
     global _of_process
     _of_process = memo
 
 
 @contextlib.contextmanager
 def using(memo: Memo | None) -> Generator[None]:
-    """Have this thread go through a memo, or through none, for a while."""
+    """Use a memo, or none, in this thread for the block."""
     before = _of_thread.__dict__.get("memo", _of_thread)
     _of_thread.memo = memo
     try:
@@ -260,13 +266,20 @@ def using(memo: Memo | None) -> Generator[None]:
             _of_thread.memo = before
 
 
-def remembered(
-    key: bytes | None, compute: Callable[[], Any], *, still: Callable[[], bool] | None = None, source_bytes: int = 0
+def get_or_compute(
+    key: bytes | None,
+    compute: Callable[[], Any],
+    *,
+    is_unchanged: Callable[[], bool] | None = None,
+    source_bytes: int = 0,
 ) -> Any:
-    """The value of a key, computed where no tier has it; `key` None: computed.
+    """Return the value of a key; compute it if no tier has it.
 
-    `still`: whether the source is what it was when the key was made; asked after computing. Calls within `compute` are not
-    memoized themselves.
+    Args:
+        key: the key; None: always compute.
+        compute: returns the value; library calls within it are not memoized themselves.
+        is_unchanged: called after computing; whether the source is unchanged since the key was computed.
+        source_bytes: bytes of the source.
     """
     memo = current()
     if memo is None or key is None:
@@ -276,6 +289,6 @@ def remembered(
     began = time.perf_counter()
     with using(None):
         value = compute()
-    if still is None or still():
+    if is_unchanged is None or is_unchanged():
         memo.put(key, value, seconds=time.perf_counter() - began, source_bytes=source_bytes)
     return value

@@ -1,4 +1,4 @@
-"""Pillow's functions, whose images are decoded, converted and resized once; see `image_chain`."""
+"""Patches of Pillow's functions, so that images are decoded, converted and resized once; see `image_chain`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from hasten.data.memo.image_link import Link
 from hasten.data.memo.image_state import TAG, file_module
 from hasten.data.memo.memo import current
 
-MOST_PROMISES = 32  # of a thread, each with an open file: a script may open a batch before it resizes one
+MAX_DEFERRED = 32  # per thread, each with an open file: a script may open a whole batch before it resizes an image
 
 
 def install(patches: Any, module: ModuleType, version: bytes) -> None:
-    """Put it in the place of Pillow's functions; `module` is PIL.Image."""
+    """Patch Pillow's functions; `module` is PIL.Image."""
     chains = Chains(module, version)
     kind: Any = module.Image  # type: ignore[attr-defined]
     originals = chains.originals
     for name in ("convert", "resize", "crop", "tobytes", "load", "save"):
         originals[name] = getattr(kind, name)
     originals["open"] = module.open  # type: ignore[attr-defined]
-    if not chains.are_pillows():
-        return  # somebody has put something else in their place
+    if not chains.is_unpatched():
+        return  # other code has replaced them
     chains.version += b"".join(unwrapped(original)[1] for original in originals.values())
 
     @functools.wraps(originals["open"])
     def open(*arguments: Any, **named: Any) -> Any:
         if current() is None:
             return originals["open"](*arguments, **named)
-        chains.settle(most=MOST_PROMISES)
+        chains.compute_deferred(most=MAX_DEFERRED)
         image = originals["open"](*arguments, **named)
         chains.opened(image, arguments[0] if arguments else named["fp"])
         return image
 
     @functools.wraps(originals["save"])
     def save(self: Any, *arguments: Any, **named: Any) -> Any:
-        chains.settle()  # it may write to their files
+        chains.compute_deferred()  # saving may write to their files
         return originals["save"](self, *arguments, **named)
 
     @functools.wraps(originals["convert"])
@@ -88,7 +88,7 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     def missing(self: Any, name: str) -> Any:
         if name == chains.attribute and (TAG in self.__dict__ or name in self.__dict__):
             return chains.materialize(self)
-        return object.__getattribute__(self, name)  # for the very error that Python raises
+        return object.__getattribute__(self, name)  # raises the same error as without the patch
 
     for name, replacement in (
         ("convert", convert),
@@ -103,8 +103,8 @@ def install(patches: Any, module: ModuleType, version: bytes) -> None:
     patches.set(module, "open", open)
     _install_load(patches, chains)
     for place in (builtins, io):
-        patches.wrap(place, "open", functools.partial(_settling, chains))
-    patches.on_undo(chains.settle_all)
+        patches.wrap(place, "open", functools.partial(_computing_deferred, chains))
+    patches.on_undo(chains.compute_all_deferred)
 
 
 def _install_load(patches: Any, chains: Chains) -> None:
@@ -118,20 +118,20 @@ def _install_load(patches: Any, chains: Chains) -> None:
     patches.set(kind, "load", load)
 
 
-def _settling(chains: Chains, original: Any) -> Any:
-    """`open`, before which promises are kept: what is opened for writing may be the file of one."""
+def _computing_deferred(chains: Chains, original: Any) -> Any:
+    """Wrap `open` to compute deferred images first, as a file opened for writing may be the source of one."""
 
     @functools.wraps(original)
     def open(file: Any, mode: Any = "r", *arguments: Any, **named: Any) -> Any:
         if mode != "r" and mode != "rb":
-            chains.settle_all()
+            chains.compute_all_deferred()
         return original(file, mode, *arguments, **named)
 
     return open
 
 
 def _plain_resize(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[int, int], int | None] | None:
-    """The arguments as whole numbers; None where Pillow is to judge them."""
+    """Return the arguments as integers; None if Pillow must check them."""
     given = {**dict(zip(("size", "resample", "box", "reducing_gap"), arguments)), **named}
     size, resample = given.pop("size", None), given.pop("resample", None)
     is_plain = given.keys() <= {"box", "reducing_gap"} and all(one is None for one in given.values())

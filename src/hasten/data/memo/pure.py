@@ -1,4 +1,4 @@
-"""Functions that the user vouches for: their result depends on nothing but their arguments and the files these name."""
+"""Functions marked as pure by the user: their result depends only on their arguments and the files these name."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ import torch
 from hasten.data.memo.calls import describe, plain_bytes
 from hasten.data.memo.codec import NotStorableError, encode
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of, size_of
-from hasten.data.memo.memo import current, remembered, using
+from hasten.data.memo.memo import current, get_or_compute, using
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("hasten")
 
-NUM_CHECKED = 8  # results from the cache that are compared, of a function in a process
+NUM_CHECKED = 8  # cached results to compare, per function and process
 
 
 class _NotConstantError(Exception):
-    """An argument is not made of plain values, arrays and tensors."""
+    """An argument does not consist of plain values, arrays and tensors."""
 
 
-class _ChangingError(Exception):
+class _RecentlyChangedError(Exception):
     """A file was changed a moment ago."""
 
 
 def pure(function: F) -> F:
-    """Mark a function as pure: called again with equal arguments, it may be given the result of the first call.
+    """Mark a function as pure: a call with equal arguments may return the result of an earlier call.
 
-    You vouch that the result depends only on the arguments, on the content of the files whose paths are arguments, and on
-    the function's own code; folders that are arguments are not cached. Where a cache is on, the result is kept under a key made of all three; without one, the
-    function runs as it is. Every caller gets a copy of its own. In each process the first results that come from the
-    cache are computed once more and compared; a function that gives another result is cached no longer, with a warning.
+    You assert that the result depends only on the arguments, on the content of files whose paths are arguments, and on the
+    function's own code. Calls with folders as arguments are not cached. With a cache, the result is stored under a key of all
+    three; without one, the function runs unchanged. Every caller gets a separate copy. In each process, the first results from
+    the cache are computed again and compared; if they differ, the function is no longer cached, with a warning.
 
     Args:
-        function: takes plain values, paths, bytes, arrays, tensors, and tuples, lists and dicts of them, and returns the
-            like. Called with anything else, it runs as it is.
+        function: takes and returns plain values, paths, bytes, arrays, tensors, and tuples, lists and dicts of them. Calls
+            with other arguments are not cached.
 
     Returns:
         The same function, cached.
@@ -58,7 +58,7 @@ def pure(function: F) -> F:
         files: list[tuple[Any, bytes]] = []
         try:
             described = _describe((arguments, sorted(named.items())), files)
-        except (_NotConstantError, _ChangingError):
+        except (_NotConstantError, _RecentlyChangedError):
             return function(*arguments, **named)
         is_computed = False
 
@@ -67,10 +67,10 @@ def pure(function: F) -> F:
             is_computed = True
             return function(*arguments, **named)
 
-        value = remembered(
+        value = get_or_compute(
             key_of(code, described),
             compute,
-            still=lambda: all(identity_of_path(path) == identity for path, identity in files),
+            is_unchanged=lambda: all(identity_of_path(path) == identity for path, identity in files),
             source_bytes=sum(size_of(identity) for _, identity in files),
         )
         return value if is_computed or not check.num_left else check.compared(value, compute)
@@ -80,22 +80,24 @@ def pure(function: F) -> F:
 
 
 class _Check:
-    """Whether a function gives what it gave before, seen on the first results that come from the cache."""
+    """Compares the first results from the cache with newly computed ones."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
         self.num_left = NUM_CHECKED
         self.has_failed = False
 
-    def compared(self, kept: Any, compute: Callable[[], Any]) -> Any:
-        """What the function gives now; `kept` is what the cache gave."""
+    def compared(self, stored: Any, compute: Callable[[], Any]) -> Any:
+        """Compute the result, compare it with `stored`, which came from the cache, and return it."""
         self.num_left -= 1
-        stored = _bytes_of(kept)  # before the function may write into what it was given
+        expected = _bytes_of(stored)  # before the function can write to its arguments
         with using(None):
             value = compute()
-        if _bytes_of(value) != stored:
+        if _bytes_of(value) != expected:
             self.has_failed = True
-            log.warning("%s is not cached: called again with equal arguments, it gave another result", self.name)
+            log.warning(
+                "%s is no longer cached: called again with equal arguments, it returned another result", self.name
+            )
         return value
 
 
@@ -107,7 +109,7 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def mark(patches: Any, names: list[str]) -> None:
-    """Have functions be pure that are named in a plan, as "package.module:function", once they are there."""
+    """Mark functions as pure that a plan names as "package.module:function", once their module is imported."""
     for name in names:
         module, _, path = name.partition(":")
         patches.after_import(module, functools.partial(_mark, patches, path))
@@ -126,7 +128,7 @@ def _mark(patches: Any, path: str, module: types.ModuleType) -> None:
 
 
 def _describe(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
-    """A digest of an argument; `files` gets what it names. Raises _NotConstantError and _ChangingError."""
+    """Return a digest of an argument; appends the files it names. Raises _NotConstantError and _RecentlyChangedError."""
     if isinstance(value, (str, bytes, os.PathLike)):
         return _describe_path(value, files)
     if type(value) in (tuple, list):
@@ -143,7 +145,7 @@ def _describe(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
 
 
 def _describe_path(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
-    """Text or bytes, which may name a file: its content counts then, beside its name."""
+    """Return a digest of text or bytes; if it names a file, the content counts in addition to the name."""
     name = f"{type(value).__module__}.{type(value).__qualname__} ".encode()
     name += os.fsencode(value) if isinstance(value, os.PathLike) else repr(value).encode(errors="surrogatepass")
     try:
@@ -151,8 +153,8 @@ def _describe_path(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
     except (OSError, ValueError):
         return key_of(b"text", name)
     identity = identity_of_status(status)
-    if identity is None:  # a folder, whose files may change, or a file that was changed a moment ago
-        raise _ChangingError
+    if identity is None:  # a folder, whose files may change, or a recently changed file
+        raise _RecentlyChangedError
     files.append((value, identity))
     return key_of(b"file", name, identity)
 
@@ -172,9 +174,9 @@ def _describe_data(value: Any) -> bytes:
 
 
 def _digest_of(function: Callable[..., Any]) -> bytes | None:
-    """Of a function's name, code, defaults and constants: another value where its code was edited.
+    """Return a digest of a function's name, code, defaults and constants, which changes when its code is edited.
 
-    None where it depends on variables around it that are no plain values.
+    Returns None if the function depends on enclosing variables that are not plain values.
     """
     digest = hashlib.blake2b(digest_size=16)
     code = getattr(function, "__code__", None)
@@ -192,7 +194,7 @@ def _digest_of(function: Callable[..., Any]) -> bytes | None:
             if part is None:
                 return None
             digest.update(part)
-    except (_NotConstantError, _ChangingError, ValueError):  # ValueError: a cell is empty yet
+    except (_NotConstantError, _RecentlyChangedError, ValueError):  # ValueError: a cell is still empty
         return None
     return digest.digest()
 

@@ -1,12 +1,11 @@
-"""Values in memory that all workers of a run and all ranks of a host share.
+"""Values in memory, shared by all workers of a run and all ranks of a host.
 
-A table of keys in one shared file, the values behind it. What is in stays in; a full tier takes nothing more: in a
-shuffled epoch each value is asked for once, and no rule of eviction does better. Values are never changed, and who reads
-one gets memory of their own: a copy, or for a large value a private copy-on-write mapping, which costs nothing for the
-pages that nobody touches.
+One shared file holds a table of keys, followed by the values. Nothing is evicted, and a full tier takes nothing more: in a
+shuffled epoch each value is requested once, and no eviction policy does better. Values are never changed, and each reader gets
+its own memory: a copy, or for a large value a private copy-on-write mapping, which costs nothing for untouched pages.
 
-Where the machine runs short of memory, the tier gives back what it took last and takes nothing more. Values that are
-handed out as mappings stay, since somebody may be looking at them.
+If the machine runs short of memory, the tier releases the values it stored last and takes nothing more. Values returned as
+mappings stay, because they may be in use.
 """
 
 from __future__ import annotations
@@ -26,24 +25,30 @@ from hasten.data.layout.sharing import PAGE, SharedFile, locked, round_up, write
 from hasten.data.memo.budget import available_memory, spare_memory
 from hasten.data.memo.codec import Encoded
 from hasten.data.memo.keys import KEY_BYTES
-from hasten.data.memo.rendezvous import meet
+from hasten.data.memo.rendezvous import shared_file
 
-MAPPED_FROM = 1 << 20  # bytes from which a mapping beats a copy
-MOST_MAPPED = 4096  # mappings of a process; the kernel allows 65,530
-BYTES_PER_ENTRY = 2048  # of the budget: so many values as this have a place in the table
-MOST_PROBES = 64
-CHECK_EVERY = 64 << 20  # bytes taken, after which to look whether memory is short
+MAPPED_FROM = 1 << 20  # bytes from which a mapping is faster than a copy
+MAX_MAPPED = 4096  # mappings per process; the kernel allows 65,530
+BYTES_PER_ENTRY = 2048  # bytes of the budget per entry of the table
+MAX_PROBES = 64
+CHECK_EVERY = 64 << 20  # bytes stored between checks whether memory is short
 _ENTRY = 4  # words: key (2), offset, size
-USED, CEILING, LARGE_END = range(3)  # words of the first page: where the next value goes, and which bytes are held
+USED, CEILING, LARGE_END = range(3)  # words of the first page: where the next value goes, and which bytes are valid
 
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RamTier:
-    """Up to `budget` bytes, the table included, by the kernel's count.
+    """A cache of up to `budget` bytes, including the table, as counted by the kernel.
 
-    Usable after a fork, and picklable to a process while that is started. `host_key`: processes started apart that name
-    the same key and budget share one tier. Raises OSError where the memory cannot be had.
+    Usable after a fork, and picklable to a process being started.
+
+    Args:
+        budget: bytes the tier may use.
+        host_key: independently started processes with the same key and budget share one tier.
+
+    Raises:
+        OSError: if the memory cannot be allocated.
     """
 
     name = "ram"
@@ -54,14 +59,14 @@ class RamTier:
         self._start = PAGE + round_up(8 * _ENTRY * self._num_entries)
         self._capacity = (budget - self._start) // PAGE * PAGE
         if not hasattr(os, "preadv") or self._capacity <= 0:
-            raise OSError(f"{budget} bytes of shared memory hold no values")
+            raise OSError(f"{budget} bytes of shared memory are too few to store values")
         size = self._start + self._capacity
-        self._file = SharedFile(size) if host_key is None else meet(host_key, size=size)
-        # Of its own, for to close any descriptor of a locked file unlocks it.
-        self._lock = SharedFile(PAGE) if host_key is None else meet(host_key + b"lock", size=PAGE)
+        self._file = SharedFile(size) if host_key is None else shared_file(host_key, size=size)
+        # A separate file, because closing any descriptor of a locked file unlocks it.
+        self._lock = SharedFile(PAGE) if host_key is None else shared_file(host_key + b"lock", size=PAGE)
         self._map_tables()
-        with locked(self._lock.descriptor) as ours:
-            if ours and not self._words[CEILING]:
+        with locked(self._lock.descriptor) as acquired:
+            if acquired and not self._words[CEILING]:
                 self._words[USED] = self._start
                 self._words[CEILING] = size
 
@@ -82,11 +87,11 @@ class RamTier:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory in use, by the kernel's count."""
+        """Bytes of memory in use, as counted by the kernel."""
         return self._file.num_bytes
 
     def takes(self, size: int) -> bool:
-        """Whether a value of so many bytes may find room."""
+        """Whether a value of `size` bytes may fit."""
         return self._words[USED] + size <= self._words[CEILING]
 
     def __contains__(self, key: bytes) -> bool:
@@ -94,7 +99,7 @@ class RamTier:
         return found is not None and found[1] > 0
 
     def read(self, key: bytes) -> Memory | None:
-        """The stored bytes, in memory of the caller's own; None where there are none."""
+        """Return the stored bytes in memory that only the caller uses; None if there are none."""
         place = self._find(key)
         if place is None:
             return None
@@ -109,13 +114,13 @@ class RamTier:
                 return None
         except OSError:
             return None
-        return memory if self._holds(offset, size) else None  # given back meanwhile: zeros were read
+        return memory if self._holds(offset, size) else None  # released in the meantime: the bytes read are zeros
 
     def view(self, key: bytes) -> tuple[Memory, Callable[[], bool]] | None:
-        """The stored bytes where they lie, not to be written to; None where there are none.
+        """Return a view of the stored bytes, which must not be written to; None if there are none.
 
-        Beside them a function that says, once they have been read, whether they were still there: memory that is given back
-        reads as zeros.
+        Also returns a function to call after reading, which says whether the bytes were still valid: released memory reads
+        as zeros.
         """
         place = self._find(key)
         if place is None or not place[1] or not self._holds(*place):
@@ -129,7 +134,7 @@ class RamTier:
         return self._all[offset : offset + size], functools.partial(self._holds, offset, size)
 
     def write(self, key: bytes, encoded: Encoded) -> bool:
-        """Keep a value. False where there is no room or it is there already. Raises OSError where memory runs out."""
+        """Store a value. False if it does not fit or is stored already. Raises OSError if memory runs out."""
         size = encoded.size
         if self._words[USED] + size > self._words[CEILING]:
             return False
@@ -139,7 +144,7 @@ class RamTier:
         entry, offset = place
         try:
             write_at(self._file.descriptor, encoded.pieces, offset)
-            # Written last, and by the kernel, which puts it behind the value on every processor.
+            # Written last, and by the kernel, so that every processor sees it after the value.
             numbers = offset.to_bytes(8, sys.byteorder) + size.to_bytes(8, sys.byteorder)
             write_at(self._file.descriptor, [numbers], PAGE + 8 * (entry + 2))
         except OSError:
@@ -148,15 +153,15 @@ class RamTier:
         if offset // CHECK_EVERY != (offset + size) // CHECK_EVERY:
             self.shrink()
         if not self._holds(offset, size):
-            self._file.free(offset, offset + size)  # writing took the memory again that was given back meanwhile
+            self._file.free(offset, offset + size)  # writing allocated memory again that was released in the meantime
             return False
         return True
 
     def shrink(self) -> int:
-        """Give back what the machine or the control group is short of, and take nothing more; return bytes."""
-        with locked(self._lock.descriptor) as ours:
+        """Release the bytes that the machine or control group lacks, and take nothing more; return the bytes released."""
+        with locked(self._lock.descriptor) as acquired:
             short = spare_memory() - available_memory()
-            if short <= 0 or not ours:
+            if short <= 0 or not acquired:
                 return 0
             before, used = self.num_bytes, self._words[USED]
             least = max(self._start, self._words[LARGE_END])
@@ -166,8 +171,8 @@ class RamTier:
             return before - self.num_bytes
 
     def close(self) -> None:
-        """Let go of the memory in this process; what was handed out as a mapping stays until nothing refers to it."""
-        # What another thread still asks finds nothing, and no room.
+        """Close the memory in this process; values returned as mappings stay until nothing refers to them."""
+        # Other threads that still use the tier find no values and no room.
         self._words, self._table = memoryview(bytes(24)).cast("Q"), memoryview(bytes(8 * _ENTRY)).cast("Q")
         self._all = None
         self._file.close()
@@ -177,11 +182,11 @@ class RamTier:
         return self._start <= offset and offset + size <= self._words[CEILING]
 
     def _entry_of(self, key: bytes) -> tuple[int, bool] | None:
-        """Where the key's entry is or would be, and whether it is there; None where the table is too crowded."""
+        """Return the position of the key's entry and whether it is present; None if the table is too crowded."""
         low, high = int.from_bytes(key[:8], sys.byteorder) or 1, int.from_bytes(key[8:KEY_BYTES], sys.byteorder)
         table = self._table
         mask = len(table) // _ENTRY - 1
-        for probe in range(MOST_PROBES):
+        for probe in range(MAX_PROBES):
             entry = ((low + probe) & mask) * _ENTRY
             found = table[entry]
             if not found:
@@ -198,8 +203,8 @@ class RamTier:
         return self._table[entry + 2], self._table[entry + 3]
 
     def _reserve(self, key: bytes, size: int) -> tuple[int, int] | None:
-        with locked(self._lock.descriptor) as ours:
-            place = self._entry_of(key) if ours else None
+        with locked(self._lock.descriptor) as acquired:
+            place = self._entry_of(key) if acquired else None
             if place is None or place[1]:
                 return None
             is_large = size >= MAPPED_FROM
@@ -216,7 +221,7 @@ class RamTier:
             return entry, start
 
     def _mapped(self, offset: int, size: int) -> Memory | None:
-        if self._num_mapped.count >= MOST_MAPPED:
+        if self._num_mapped.count >= MAX_MAPPED:
             return None
         try:
             return np.asarray(_Mapping(self._file.descriptor, offset, size, self._num_mapped))
@@ -225,7 +230,7 @@ class RamTier:
 
 
 class _Live:
-    """How many mappings of this process are alive."""
+    """Counts the live mappings of this process."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -233,9 +238,9 @@ class _Live:
 
 
 class _Mapping:
-    """A private mapping of a stretch of a file; unmapped when nothing refers to it.
+    """A private mapping of a range of a file; unmapped when nothing refers to it.
 
-    Not `mmap.mmap`, which keeps a descriptor for each mapping before Python 3.13.
+    Not `mmap.mmap`, which holds a descriptor for each mapping before Python 3.13.
     """
 
     def __init__(self, descriptor: int, offset: int, size: int, live: _Live) -> None:

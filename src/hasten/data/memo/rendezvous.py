@@ -1,9 +1,9 @@
-"""One shared file for processes that were started apart, as the ranks of a host are.
+"""Share one file among independently started processes, such as the ranks of a host.
 
-Who has the file binds an abstract socket whose name tells process and descriptor; who comes later reads the names in
-/proc/net/unix and opens the file through /proc. Nobody has to serve, and as a socket's name and a memfd are gone with
-the last process, nothing is left behind, however the processes end. Where this cannot be done (not on Linux, ranks in
-containers of their own), each process gets a file of its own.
+A process that has the file binds an abstract socket whose name contains its process id and descriptor; later processes read the
+names in /proc/net/unix and open the file through /proc. No process has to serve requests. Because the sockets and the memfd
+disappear with the last process, nothing is left behind, however the processes end. Where this is not possible (not on Linux, or
+ranks in separate containers), each process gets its own file.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import socket
 import sys
 import time
 
-from hasten.data.layout.sharing import SharedFile, nameless
+from hasten.data.layout.sharing import SharedFile, anonymous_file
 
-PATIENCE = 5.0  # seconds to wait while another process is at the door
+WAIT_SECONDS = 5.0  # seconds to wait for another process that looks for the file
 
 
-def meet(key: bytes, *, size: int) -> SharedFile:
-    """The file of all processes of this user on this host that meet with the same key and size.
+def shared_file(key: bytes, *, size: int) -> SharedFile:
+    """Return the file shared by all of this user's processes on this host that use the same key and size.
 
-    Raises OSError where there cannot be a file.
+    Raises OSError if the file cannot be created.
     """
     name = f"hasten-{hashlib.sha256(key + size.to_bytes(8, 'little')).hexdigest()[:32]}"
-    door = _door(name) if sys.platform == "linux" else None
-    if door is None:
+    guard = _guard(name) if sys.platform == "linux" else None
+    if guard is None:
         return SharedFile(size)
-    with door:
+    with guard:
         found = _found(name)
-        file = SharedFile(size, descriptor=nameless(name) if found is None else found)
-        sign = _bound(f"{name}/{os.getpid()}/{file.descriptor}")
-        if sign is not None:
-            file.keep(sign)
+        file = SharedFile(size, descriptor=anonymous_file(name) if found is None else found)
+        announcement = _bound(f"{name}/{os.getpid()}/{file.descriptor}")
+        if announcement is not None:
+            file.hold_socket(announcement)
         return file
 
 
-def _door(name: str) -> socket.socket | None:
-    """Held while one looks for the file and makes it, so that no two make it."""
-    end = time.monotonic() + PATIENCE
-    while (door := _bound(f"{name}/door")) is None and time.monotonic() < end:
+def _guard(name: str) -> socket.socket | None:
+    """Bind a socket that is held while looking for the file and creating it, so that only one process creates it."""
+    end = time.monotonic() + WAIT_SECONDS
+    while (guard := _bound(f"{name}/door")) is None and time.monotonic() < end:
         time.sleep(0.01)
-    return door
+    return guard
 
 
 def _bound(name: str) -> socket.socket | None:
@@ -59,11 +59,11 @@ def _bound(name: str) -> socket.socket | None:
 def _found(name: str) -> int | None:
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-            signs = [line.partition(f"@{name}/")[2] for line in file]
+            names = [line.partition(f"@{name}/")[2] for line in file]
     except OSError:
         return None
-    for sign in signs:
-        place = re.fullmatch("([0-9]+)/([0-9]+)\n", sign)
+    for announced in names:
+        place = re.fullmatch("([0-9]+)/([0-9]+)\n", announced)
         known = _opened(f"/proc/{place[1]}/fd/{place[2]}", name) if place else None
         if known is not None:
             return known
@@ -71,15 +71,15 @@ def _found(name: str) -> int | None:
 
 
 def _opened(link: str, name: str) -> int | None:
-    """The file behind a link, if it is the one meant and no other user's: anyone may bind a name."""
-    meant = f"/memfd:{name} (deleted)"
+    """Open the file behind a link if it is the expected one and belongs to this user: any user may bind a name."""
+    expected = f"/memfd:{name} (deleted)"
     try:
-        if os.readlink(link) != meant:  # asked first: to open some other file might wait, or do something
+        if os.readlink(link) != expected:  # check first: opening some other file might block or have side effects
             return None
         descriptor = os.open(link, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
-    if os.fstat(descriptor).st_uid == os.geteuid() and os.readlink(f"/proc/self/fd/{descriptor}") == meant:
+    if os.fstat(descriptor).st_uid == os.geteuid() and os.readlink(f"/proc/self/fd/{descriptor}") == expected:
         return descriptor
     os.close(descriptor)
     return None

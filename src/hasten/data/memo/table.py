@@ -1,7 +1,7 @@
-"""The library calls that are memoized, and how they are put in place.
+"""The library calls that are memoized, and how they are patched.
 
-A row is a module, the distribution that it must come from, and what is done once it is imported. A module of the same
-name that comes from anywhere else, the user's own `cv2.py`, is left alone.
+A row is a module, the distribution it must come from, and what to do once it is imported. A module of the same name from
+anywhere else, such as a user's own `cv2.py`, is left alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hasten.data.memo import arrays, pillow, volumes
 from hasten.data.memo.memo import Memo, use_in_process
 
 Install = Callable[[Any, ModuleType, bytes], None]
-"""Of patches, the module, and what identifies its release."""
+"""Receives patches, the module, and bytes that identify its release."""
 
 
 class Row(NamedTuple):
-    """Something to memoize."""
+    """One library to memoize."""
 
     module: str
     distributions: tuple[str, ...]
@@ -40,13 +40,13 @@ TABLE: tuple[Row, ...] = (
 
 
 def install(patches: Any) -> None:
-    """Memoize every library of the table, those imported already and those that will be."""
+    """Memoize every library of the table, now if it is imported, or when it is."""
     for row in TABLE:
         patches.after_import(row.module, functools.partial(_install_row, patches, row))
 
 
 def hold_installed() -> Callable[[], None]:
-    """Have the libraries memoized in this process until the last holder calls what this returns."""
+    """Memoize the libraries in this process; they are restored when every holder has called the returned function."""
     with _holding.threads:
         if not _holding.count:
             _holding.patches = Patches()
@@ -66,12 +66,12 @@ def hold_installed() -> Callable[[], None]:
 
 
 class _Holding:
-    """Who holds the patches of this process."""
+    """Counts the holders of this process's patches."""
 
     def __init__(self) -> None:
         self.count = 0
         self.patches = Patches()
-        self.threads = threading.RLock()  # garbage collection may release while somebody holds
+        self.threads = threading.RLock()  # garbage collection may release inside a locked section
 
 
 _holding = _Holding()
@@ -79,7 +79,7 @@ _holding = _Holding()
 
 @contextlib.contextmanager
 def memoizing(memo: Memo) -> Generator[None]:
-    """Have the library calls of this process, and of the processes that it forks, go through a memo for a while."""
+    """Use a memo for the library calls of this process, and of processes it forks, for the block."""
     release = hold_installed()
     use_in_process(memo)
     try:
@@ -96,7 +96,7 @@ def _install_row(patches: Any, row: Row, module: ModuleType) -> None:
 
 
 def release_of(module: ModuleType, distributions: tuple[str, ...]) -> bytes | None:
-    """Which release a module is of; None where it is not of one of these distributions."""
+    """Return the release of a module; None if it does not come from one of these distributions."""
     file = getattr(module, "__file__", None)
     if not file:
         return None
@@ -112,6 +112,6 @@ def release_of(module: ModuleType, distributions: tuple[str, ...]) -> bytes | No
 
 
 def _is_installed(root: str) -> bool:
-    """Whether a folder is one that packages are installed to, not the script's own."""
+    """Whether a folder is one where packages are installed, not the script's own."""
     script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else os.getcwd()
     return root not in (os.path.realpath(script), os.path.realpath(os.getcwd()))

@@ -1,7 +1,7 @@
-"""Objects that read an array when somebody asks for it: archives of NumPy, TIFF, DICOM, NIfTI and HDF5 files.
+"""Objects that read an array on access: NumPy archives, TIFF, DICOM, NIfTI and HDF5 files.
 
-The object is made as ever. Where it then decodes, the result is looked up under the identity of its open file, or the digest
-of its compressed bytes, and everything of the object that decoding depends on.
+The object is created as always. When it decodes, the result is looked up by the identity of its open file, or by the digest of
+its compressed bytes, together with everything in the object that decoding depends on.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from hasten.data.memo.arrays import START_OF_NPY, starts_as_npy
 from hasten.data.memo.calls import (
     RowOfTable,
     belongs,
+    cached_call,
     describe,
     from_open_file,
     from_path,
     is_exact_array,
     is_plain_path,
-    kept,
     releases,
 )
 from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
 from hasten.data.memo.memo import current
 
-SMALLEST = 4096  # bytes of an HDF5 dataset, below which reading is as fast as looking it up
-MOST_OPEN = 4096  # HDF5 files whose identity is known
+SMALLEST = 4096  # bytes of an HDF5 dataset; below, reading is as fast as a lookup
+MAX_OPEN = 4096  # HDF5 files whose identity is remembered
 
 _thread = threading.local()
 
 
-# Archives of NumPy
+# NumPy archives
 
 
 def _install_npz(patches: Any, found: ModuleType, release: bytes) -> None:
@@ -64,7 +64,7 @@ def _install_npz(patches: Any, found: ModuleType, release: bytes) -> None:
 
 
 def _member_of(archive: Any, key: Any) -> tuple[int, str, str] | None:
-    """An open archive's descriptor, the name of a member, and what tells it from any other of the same file."""
+    """Return an open archive's descriptor, a member's name, and text that identifies the member in the file."""
     file = getattr(archive.zip, "fp", None)
     if type(key) is not str or type(file) is not io.BufferedReader:
         return None
@@ -124,7 +124,7 @@ _SKIMAGE = "skimage.io._plugins.tifffile_plugin"
 
 
 def _is_one_file(tiff: Any) -> bool:
-    """Whether an open TIFF file says nothing about others beside it."""
+    """Whether an open TIFF file does not refer to other files."""
     if any(getattr(tiff, name, False) for name in ("is_mmstack", "is_micromanager", "is_ndtiff")):
         return False
     metadata = tiff.ome_metadata if tiff.is_ome else ""
@@ -168,7 +168,7 @@ def _install_dicom(patches: Any, found: ModuleType, release: bytes) -> None:
         if key is None:
             return original(src, **options)
         before = _num_warnings()
-        return kept(
+        return cached_call(
             key_of(key, release),
             lambda: original(src, **options),
             keeps=lambda value: is_exact_array(value) and _num_warnings() == before,
@@ -179,7 +179,7 @@ def _install_dicom(patches: Any, found: ModuleType, release: bytes) -> None:
 
 
 def _key_of_pixels(dataset: Any, options: dict[str, Any]) -> bytes | None:
-    """What identifies the decoded pixels of a dataset; None where they are not compressed, or unusual."""
+    """Return the key of a dataset's decoded pixels; None if they are uncompressed or unusual."""
     from pydicom import config
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.pixels.utils import _IMAGE_PIXEL  # pyright: ignore[reportPrivateUsage]
@@ -205,7 +205,7 @@ def _key_of_pixels(dataset: Any, options: dict[str, Any]) -> bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    """The value of an element as a plain value: pydicom's numbers and strings are subclasses."""
+    """Return the value of an element as a plain value: pydicom's numbers and strings are subclasses."""
     for kind in (int, str):
         if isinstance(value, kind):
             return kind(value)
@@ -217,7 +217,7 @@ def _num_warnings() -> int:
 
 
 def _count_warnings(patches: Any) -> None:
-    """Count the warnings that this thread's decoding issues: what warned once is to warn again."""
+    """Count the warnings issued while decoding in this thread: a result that caused a warning must cause it again."""
     for name in _WARNERS:
         module = sys.modules.get(f"pydicom.{name}")
         warn = getattr(module, "warn_and_log", None)
@@ -259,7 +259,7 @@ def _install_nifti(patches: Any, found: ModuleType, release: bytes) -> None:
 def _describe_proxy(proxy: Any, dtype: Any) -> str | None:
     if not is_plain_path(proxy.file_like) or proxy._keep_file_open or hasattr(proxy, "_opener"):
         return None
-    wanted = None if dtype is None else np.dtype(dtype)
+    target_dtype = None if dtype is None else np.dtype(dtype)
     scaling = tuple(
         one.item() if type(one) is np.ndarray and not one.ndim else one for one in (proxy._slope, proxy._inter)
     )
@@ -273,13 +273,13 @@ def _describe_proxy(proxy: Any, dtype: Any) -> str | None:
             types,
             str(proxy.order),
             str(proxy._mmap),
-            wanted,
+            target_dtype,
         )
     )
 
 
 def _is_whole(index: Any) -> bool:
-    """Whether an index means all of an array: (), ... or :."""
+    """Whether an index selects the whole array: (), ... or :."""
     if type(index) is tuple:
         return not index or (len(index) == 1 and _is_whole(index[0]) and index[0] != ())
     return index is Ellipsis or (type(index) is slice and index == slice(None))
@@ -303,7 +303,7 @@ def _install_hdf5(patches: Any, found: ModuleType, release: bytes) -> None:
         open_file(self, *arguments, **named)
         if before is not None and _identity_of_hdf5(self.id) == before and _is_only_read(h5py, self):
             identities[h5py.h5o.get_info(self.id).fileno] = before
-            if len(identities) > MOST_OPEN:
+            if len(identities) > MAX_OPEN:
                 identities.pop(next(iter(identities)), None)
 
     @functools.wraps(read)
@@ -332,15 +332,16 @@ def _identity_of_descriptor(descriptor: int) -> bytes | None:
 
 
 def _is_only_read(h5py: Any, file: Any) -> bool:
-    """Whether nobody of this process has opened the file but for reading, and nobody before now."""
+    """Whether the file was opened read-only, and was not open in this process before."""
     is_read = file.mode == "r" and file.driver == "sec2" and not file.swmr_mode
     return is_read and h5py.h5f.get_obj_count(file.id, h5py.h5f.OBJ_FILE) == 1
 
 
 def _place_of(h5py: Any, dataset: Any, identities: dict[int, bytes]) -> tuple[int, str] | None:
-    """The descriptor of a dataset's file, and what tells it from the file's others.
+    """Return the descriptor of a dataset's file, and text that identifies the dataset in the file.
 
-    None for what is not compressed, lies elsewhere, or whose file has changed since it was opened: HDF5 holds parts of it.
+    Returns None if the dataset is uncompressed, is stored elsewhere, or its file has changed since it was opened: HDF5 caches
+    parts of the file.
     """
     info = h5py.h5o.get_info(dataset.id) if dataset.id else None
     known = identities.get(info.fileno) if info is not None else None

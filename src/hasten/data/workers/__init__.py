@@ -1,1 +1,1 @@
-"""Who makes the samples: processes, threads, or the training process itself."""
+"""Workers that build samples: processes, threads, or the training process itself."""

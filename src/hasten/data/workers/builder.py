@@ -1,6 +1,6 @@
-"""Builds the samples of a task, and puts them where they belong.
+"""Build the samples of a task and write them to their rows.
 
-It does not matter whether it runs in a worker process, in a thread or in the training process.
+The code is the same in a worker process, in a thread and in the training process.
 """
 
 from __future__ import annotations
@@ -14,21 +14,29 @@ from typing import Any
 
 import torch
 
-from hasten.data.generators import ALL, has_cached_normal, kept, restore, sample_seed, seed_generators, snapshot
+from hasten.data.generators import (
+    ALL,
+    has_cached_normal,
+    preserve_generators,
+    restore,
+    sample_seed,
+    seed_generators,
+    snapshot,
+)
 from hasten.data.layout.arena import Arena, Place
 from hasten.data.layout.packing import pack, write_buffers
 from hasten.data.layout.rows import MismatchError, Target
-from hasten.data.layout.tree import Layout, finished
+from hasten.data.layout.tree import Layout, with_floats
 from hasten.data.memo.folders import NotKnownError, Prepared, is_threadable
 from hasten.data.memo.memo import using
-from hasten.data.workers.failures import name_in, substitute
+from hasten.data.workers.failures import add_sample_note, substitute
 from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
 
-LARGE = 64 << 10  # bytes of a sample: it is written to its row while it lies in the core's cache
+LARGE = 64 << 10  # bytes of a sample from which it is written to its row at once, while in the core's cache
 
 
 class SampleError(Exception):
-    """A sample could not be made; its cause is what was raised."""
+    """A sample could not be built; its cause is the exception raised."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -36,12 +44,12 @@ class SampleError(Exception):
 
 
 class SampleBuilder:
-    """One worker of the pool.
+    """Builds samples for one worker of a pool.
 
-    A dataset that draws from the global generators finds them seeded for each sample. Most draw from one of them or
-    from none; to seed all the same would cost more than many a sample does. So samples are made without, and when it
-    turns out that somebody drew from a generator, they are made once more, and from then on that one is seeded. In a
-    thread the generators are the training loop's while it runs, and are left alone.
+    A dataset that draws from the global generators must find them seeded for each sample. Most datasets draw from one of
+    them or from none, and seeding all of them would take longer than building many a sample does. So samples are built
+    without seeding; if a generator turns out to have been used, they are built again, and from then on that generator is
+    seeded. In a thread, the training loop uses the global generators at the same time, so they are left alone.
     """
 
     def __init__(
@@ -62,35 +70,37 @@ class SampleBuilder:
         self._watches = not is_thread
         self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
         """The generators that are seeded for each sample."""
-        self._lent: list[Callable[[], bool]] | None = []
-        """For each sample that is copied from the cache: whether it is still there."""
+        self._borrowed_checks: list[Callable[[], bool]] | None = []
+        """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
-        """That of the task at hand."""
+        """The result of the current task."""
 
     def result(self, task: Task) -> Result:
-        """Do what the task asks for. What the user's code raises is in the result."""
+        """Run a task and return its result, which carries any exception that the user's code raised."""
         began = time.thread_time()
-        own = None if self._is_process else self._config.memo  # a worker process has it anyway
+        own = None if self._is_process else self._config.memo  # a worker process uses it throughout
         with using(own) if own is not None else contextlib.nullcontext():
             if self._config.folders is not None:
-                self._config.folders.look_again()
-            while (result := self._seeded_rightly(task)) is None or not self._were_there():
+                self._config.folders.forget_transforms()
+            while (result := self._do_seeded(task)) is None or not self._borrowed_are_unchanged():
                 pass
         self._note[0] = -1
         result.cpu_seconds = time.thread_time() - began
         return result
 
-    def _were_there(self) -> bool:
-        """Whether the samples that were copied from the cache were there all the time; if not, they are made again."""
-        lent, self._lent = self._lent or [], []
-        if all(is_still_there() for is_still_there in lent):
+    def _borrowed_are_unchanged(self) -> bool:
+        """Whether the samples copied from the cache stayed unchanged; if not, they are built again without borrowing."""
+        checks, self._borrowed_checks = self._borrowed_checks or [], []
+        if all(is_unchanged() for is_unchanged in checks):
             return True
-        self._lent = None
+        self._borrowed_checks = None
         return False
 
-    def _seeded_rightly(self, task: Task) -> Result | None:
-        """The result; None where somebody drew from a generator that was not seeded: from now on it is."""
-        with kept() if self._seeded and not self._is_process else contextlib.nullcontext():  # the training loop's
+    def _do_seeded(self, task: Task) -> Result | None:
+        """Return the result; None if an unseeded generator was used: it is seeded from now on."""
+        with (
+            preserve_generators() if self._seeded and not self._is_process else contextlib.nullcontext()
+        ):  # the training loop's
             if not self._watches or self._seeded == ALL:
                 return self._do(task)
             before = snapshot()
@@ -99,7 +109,7 @@ class SampleBuilder:
             if drawn <= self._seeded:
                 return result
             restore(before)
-            # Torch's seed may be asked for without a draw; and the training loop may make a normal number ahead.
+            # Torch's seed can be read without a draw, and the training loop can make NumPy cache a normal number.
             self._seeded |= drawn | {"torch"} if self._is_process else ALL
             return None
 
@@ -116,8 +126,8 @@ class SampleBuilder:
                 self._do_samples(task, result)
         except SampleError as failed:
             result.error, result.row = failed.__cause__, failed.row
-            if not self._is_process:  # a worker process says it in the message that it sends
-                name_in(result.error, self._config.dataset, task.indices[failed.row - task.start])
+            if not self._is_process:  # a worker process adds it to the message that it sends
+                add_sample_note(result.error, self._config.dataset, task.indices[failed.row - task.start])
         except Exception as error:
             result.error = error
         return result
@@ -136,17 +146,17 @@ class SampleBuilder:
             else:
                 for at in range(len(task.indices)):
                     samples.append(self._sample(task, at))
-        finally:  # those before the one that failed are good
+        finally:  # the samples before the one that failed are valid
             began = time.perf_counter()
             if layout is None:
-                result.strays = list(enumerate(samples, task.start))
+                result.unplaced = list(enumerate(samples, task.start))
                 result.layout = Layout.of(samples[0], late_floats=self._config.late_floats) if samples else None
             elif samples:
                 self._put(samples, task, result, layout)
             result.collate_seconds += time.perf_counter() - began
 
     def _do_plain(self, task: Task, samples: list[Any]) -> None:
-        """As `_sample` does it, in a third of the time: some datasets make a sample in less than a microsecond."""
+        """Do what `_sample` does, in a third of the time: some datasets build a sample in less than a microsecond."""
         dataset, note, row = self._config.dataset, self._note, task.start
         began = time.perf_counter()
         try:
@@ -159,7 +169,7 @@ class SampleBuilder:
             self._result.sample_seconds += time.perf_counter() - began
 
     def _do_one_by_one(self, task: Task, result: Result, layout: Layout, slot: Place) -> None:
-        """Each is written to its row as soon as it is made, before a large sample falls out of the core's cache."""
+        """Write each sample to its row as soon as it is built, before a large sample drops out of the core's cache."""
         targets = layout.targets(layout.arrays(self._arena.view(slot), task.length))
         for at in range(len(task.indices)):
             sample = self._sample(task, at)
@@ -177,7 +187,7 @@ class SampleBuilder:
 
     def _put(self, samples: list[Any], task: Task, result: Result, layout: Layout) -> None:
         if task.slot is None:
-            result.strays = [(row, finished(sample)) for row, sample in enumerate(samples, task.start)]
+            result.unplaced = [(row, with_floats(sample)) for row, sample in enumerate(samples, task.start)]
             return
         targets = layout.targets(layout.arrays(self._arena.view(task.slot), task.length))
         try:
@@ -192,19 +202,19 @@ class SampleBuilder:
         try:
             return layout.write([sample], targets, row)
         except MismatchError:
-            result.strays.append((row, finished(sample)))
+            result.unplaced.append((row, with_floats(sample)))
             return [[]]
 
-    # Samples of images that the training process holds
+    # Samples whose images are on the device
 
     def _do_cuts(self, task: Task, held: list[Prepared], result: Result) -> None:
         folders, began = self._config.folders, time.perf_counter()
-        # A target_transform that draws from the global generators gets them as ever, in the samples themselves.
+        # If a target_transform draws from the global generators, the samples are built in full, where they are seeded.
         known = folders is not None and (not self._seeded or is_threadable(self._config.dataset))
         for at, (index, image) in enumerate(zip(task.indices, held)):
             self._note[1] = task.start + at
-            made = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
-            result.strays.append((task.start + at, made))
+            crop = folders.cut_sample(index, image, self._drawing(task, at, index)) if folders and known else None
+            result.unplaced.append((task.start + at, crop))
         result.sample_seconds += time.perf_counter() - began
 
     # Whole batches
@@ -213,7 +223,7 @@ class SampleBuilder:
         config = self._config
         samples = self._fetch(task, result)
         began = time.perf_counter()
-        if self._seeded:  # for a collate_fn that draws
+        if self._seeded:  # in case collate_fn draws
             seed_generators(sample_seed(task.seed, repr(task.indices), 1), self._seeded)
         batch = config.collate(samples)
         if self._is_process:
@@ -225,9 +235,9 @@ class SampleBuilder:
     def _fetch(self, task: Task, result: Result) -> Any:
         config = self._config
         if not config.batched:
-            return finished(self._sample(task, 0))
+            return with_floats(self._sample(task, 0))
         if not config.fetches_batches:
-            return [finished(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
+            return [with_floats(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
         began = time.perf_counter()
         if self._seeded:
             seed_generators(sample_seed(task.seed, repr(task.indices), 0), self._seeded)
@@ -236,12 +246,12 @@ class SampleBuilder:
         return samples
 
     def _pack(self, batch: Any, task: Task, result: Result) -> None:
-        result.value, buffers, result.wanted = pack(batch)
-        if task.slot is not None and result.wanted <= task.slot.size:
+        result.value, buffers, result.num_bytes = pack(batch)
+        if task.slot is not None and result.num_bytes <= task.slot.size:
             result.in_slot = True
             write_buffers(buffers, self._arena.view(task.slot))
         else:
-            result.memory = bytearray(result.wanted)
+            result.memory = bytearray(result.num_bytes)
             write_buffers(buffers, memoryview(result.memory))
 
     # One sample
@@ -257,7 +267,7 @@ class SampleBuilder:
         while (other := substitute(task.indices, at, attempt, task.seed)) is not None:
             attempt += 1
             try:
-                sample = self._make(replace(task, occurrences=[-attempt] * len(task.indices)), at, other)
+                sample = self._build(replace(task, occurrences=[-attempt] * len(task.indices)), at, other)
             except Exception:
                 continue
             result.replaced.append(Replaced(task.indices[at], other, repr(failed.__cause__)))
@@ -267,18 +277,22 @@ class SampleBuilder:
     def _sample(self, task: Task, at: int) -> Any:
         self._note[1] = row = task.start + at
         try:
-            return self._make(task, at, task.indices[at])
+            return self._build(task, at, task.indices[at])
         except Exception as error:
             raise SampleError(row) from error
 
-    def _make(self, task: Task, at: int, index: Any) -> Any:
-        """The sample of an index."""
+    def _build(self, task: Task, at: int, index: Any) -> Any:
+        """Return the sample of an index."""
         began = time.perf_counter()
         try:
             if self._config.folders is not None:
                 with contextlib.suppress(NotKnownError):
-                    lent = None if task.kind == "first" else self._lent  # what is first is kept as it is
-                    return self._config.folders.sample(index, self._drawing(task, at, index), lent=lent)
+                    borrowed_checks = (
+                        None if task.kind == "first" else self._borrowed_checks
+                    )  # the first sample is stored, so it is a copy
+                    return self._config.folders.sample(
+                        index, self._drawing(task, at, index), borrowed_checks=borrowed_checks
+                    )
             if self._seeded:
                 seed_generators(_seed_of(task, at, index), self._seeded)
             return self._config.dataset[index]

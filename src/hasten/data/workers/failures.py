@@ -1,7 +1,4 @@
-"""What to say, and what to do, when a sample cannot be made or a worker dies.
-
-In: a dataset and an index, an exit code. Out: words, and which sample stands in. Refuses to know workers and queues.
-"""
+"""Describe failed samples and dead workers, and choose substitutes for failed samples."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from torch.utils.data import ConcatDataset, Subset
 from hasten.data.generators import mix
 
 PATHS = ("samples", "imgs", "image_paths", "img_paths", "paths", "files", "filenames", "images")
-MOST_SUBSTITUTES = 10  # a batch of which so many fail has another fault than a torn file
+MAX_SUBSTITUTES = 10  # if this many of a batch fail, the cause is not a corrupt file
 
 
 def path_of(dataset: Any, index: Any) -> str | None:
-    """The file of a sample, where the dataset keeps a list of them."""
+    """Return the file of a sample if the dataset has a list of files; otherwise None."""
     try:
         while isinstance(dataset, (Subset, ConcatDataset)):
             dataset, index = _inner(dataset, index)
@@ -47,36 +44,36 @@ def _inner(dataset: Any, index: Any) -> tuple[Any, Any]:
 
 
 def name_sample(dataset: Any, index: Any) -> str:
-    """ "sample 17 (photos/17.jpg)", or "sample 17"."""
+    """Return "sample 17 (photos/17.jpg)", or "sample 17" if the file is not known."""
     path = path_of(dataset, index)
     return f"sample {index!r} ({path})" if path else f"sample {index!r}"
 
 
-def name_in(error: BaseException | None, dataset: Any, index: Any) -> None:
-    """Say below an exception's traceback which sample was being made. Its type and message stay (Python 3.11)."""
+def add_sample_note(error: BaseException | None, dataset: Any, index: Any) -> None:
+    """Add a note to an exception that names the sample being built (Python 3.11). Its type and message do not change."""
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
-        add_note(f"while making {name_sample(dataset, index)}")
+        add_note(f"while building {name_sample(dataset, index)}")
 
 
 def substitute(indices: Sequence[Any], row: int, attempt: int, seed: int) -> Any | None:
-    """Which sample stands in for the one in `row`: another of the same batch, the same one every time.
+    """Choose a substitute for the sample in `row`: another sample of the same batch, the same one every time.
 
-    None where the batch has no other, or too many have failed.
+    Returns None if the batch has no other sample, or too many attempts have failed.
     """
     others = [index for index in indices if index != indices[row]]
-    if not others or attempt >= MOST_SUBSTITUTES:
+    if not others or attempt >= MAX_SUBSTITUTES:
         return None
     return others[mix(seed, row, attempt) % len(others)]
 
 
 def describe_exit(pid: int | None, code: int | None) -> str:
-    """How a process ended, in the words that torch's own DataLoader has for it, and some more."""
+    """Describe how a process ended, in the words of torch's own DataLoader, with a hint for SIGKILL."""
     if code is None or code >= 0:
         return f"(pid(s) {pid}) exited unexpectedly" + (f" with code {code}" if code is not None else "")
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = str(-code)
-    hint = " (the system may have run out of memory: fewer workers or a smaller batch need less)"
+    hint = " (the system may have run out of memory: use fewer workers or a smaller batch size)"
     return f"(pid {pid}) is killed by signal: {name}" + (hint if name == "SIGKILL" else "")

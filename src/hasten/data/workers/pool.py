@@ -1,7 +1,7 @@
-"""Who makes the samples: worker processes, threads, or the training process itself.
+"""The interface of worker pools, and the pool that runs in the training process.
 
-In: tasks. Out: results, in whatever order they are done. Refuses to know batches. Each pool can be asked to recall
-what nobody has begun, and leaves nothing behind when it is closed.
+A pool takes tasks and returns results in the order in which they finish. It can recall tasks that no worker has started, and
+leaves nothing behind when it is closed.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from hasten.data.workers.tasks import Result, Task, WorkerConfig
 
 
 class WorkerPool(Protocol):
-    """Makers at work."""
+    """Workers that build samples."""
 
     num_workers: int
     is_process: bool
-    """Workers have memory of their own, and share only the arena."""
+    """Workers have their own memory and share only the arena."""
 
     def send(self, task: Task) -> bool:
-        """Take a task; False when no more can be taken now."""
+        """Take a task; False if the pool cannot take more now."""
         ...
 
     def receive(self, timeout: float | None) -> list[Result]:
-        """Wait for at least one result; none came within `timeout` seconds: []. Raises PoolError."""
+        """Wait for at least one result; return [] if none came within `timeout` seconds. Raises PoolError."""
         ...
 
     def recall(self) -> list[Task]:
-        """The tasks that nobody has begun: they will not be answered."""
+        """Take back the tasks that no worker has started; they produce no results."""
         ...
 
     def resize(self, num_workers: int) -> None:
-        """Take workers on, or let some go when they have done what they have begun."""
+        """Start workers, or let some exit after finishing their current task."""
         ...
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all workers and release everything."""
         ...
 
 
 class InlinePool:
-    """The training process makes its samples itself, when it needs them."""
+    """Builds samples in the training process, when they are needed."""
 
     num_workers = 0
     is_process = False
@@ -56,25 +56,25 @@ class InlinePool:
         self._tasks: deque[Task] = deque()
 
     def send(self, task: Task) -> bool:
-        """Keep it until an result is wanted."""
+        """Queue the task until a result is requested."""
         self._tasks.append(task)
         return True
 
     def receive(self, timeout: float | None) -> list[Result]:
-        """Do the next task."""
+        """Run the next task."""
         return [self._builder.result(self._tasks.popleft())]
 
     def recall(self) -> list[Task]:
-        """All that were not done."""
+        """Take back all tasks that have not run."""
         recalled = list(self._tasks)
         self._tasks.clear()
         return recalled
 
     def resize(self, num_workers: int) -> None:
-        """There is nobody to take on."""
+        """Do nothing: there are no workers."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Drop the queued tasks."""
         self._tasks.clear()
         if self._finalizer is not None:
             self._finalizer()

@@ -1,7 +1,7 @@
-"""Worker processes: one socket of tasks for all of them, a pipe of results for each.
+"""Worker processes: one socket for the tasks of all workers, and one pipe per worker for its results.
 
-In: tasks. Out: results. Refuses to know batches. A message on the socket goes whole to one worker, whichever is
-free first: no lock that a killed worker could keep, and no worker that waits while another has a queue.
+Each message on the socket goes whole to one worker, whichever is free first: there is no lock that a killed worker could hold,
+and no worker waits while another has a queue.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot, Slots
 from hasten.data.workers.failures import describe_exit
 from hasten.data.workers.tasks import Result, Task, WorkerConfig, from_message, note_of
-from hasten.data.workers.worker import LARGEST_MESSAGE, PARENT_IS_ASKED, STOP, work
+from hasten.data.workers.worker import LARGEST_MESSAGE, PARENT_CHECK_SECONDS, STOP, work
 
-PATIENCE = 2.0  # seconds that a worker may take to end when it is told to
+JOIN_SECONDS = 2.0  # seconds that a worker may take to exit when asked to
 
 
 @dataclass
 class Worker:
-    """A worker process, as its parent sees it."""
+    """A worker process, as seen by its parent."""
 
     number: int
     process: BaseProcess
@@ -43,7 +43,7 @@ class Worker:
 
 
 class Death(NamedTuple):
-    """A worker that ended, and which sample it was at; the batch is -1 when it had none."""
+    """A worker that exited, and the sample it was building; the batch is -1 if there was none."""
 
     number: int
     pid: int | None
@@ -53,18 +53,18 @@ class Death(NamedTuple):
 
 
 class PoolError(Exception):
-    """Workers ended before their work was done."""
+    """Workers exited before their work was done."""
 
     def __init__(self, deaths: list[Death]) -> None:
         super().__init__(deaths)
         self.deaths = deaths
 
     def message(self, name_at: Callable[[int, int], str | None]) -> str:
-        """In words; `name_at` gives the name of the sample in a row of a batch."""
+        """Describe the exits; `name_at` returns the name of the sample in a row of a batch."""
         said: list[str] = []
         for death in self.deaths:
             sample = name_at(death.batch, death.row)
-            at = f", while making {sample}" if sample else ""
+            at = f", while building {sample}" if sample else ""
             said.append(f"DataLoader worker {describe_exit(death.pid, death.exit_code)}{at}")
         return "; ".join(said)
 
@@ -79,16 +79,16 @@ class ProcessPool:
         self.num_workers = 0
         self._config = config
         self._slots = slots
-        notes = slots.write_down(b"\xff" * 16 * config.most_workers)
+        notes = slots.store(b"\xff" * 16 * config.max_workers)
         if notes is None:
-            raise MemoryError("there is no memory for a loader's slots: free some, or take fewer workers")
+            raise MemoryError("not enough memory for the loader's slots: free some memory, or use fewer workers")
         self._notes = notes
-        self._parcels: dict[tuple[int, int], Slot] = {}
+        self._stored_tasks: dict[tuple[int, int], Slot] = {}
         kind = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_DGRAM)  # macOS has no SEQPACKET
         self._sender, self._receiver = socket.socketpair(socket.AF_UNIX, kind)
         self._sender.setblocking(False)
-        # Waiting workers wake up now and then; a message wakes one of them, not all.
-        self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PARENT_IS_ASKED, 0))
+        # Waiting workers wake up now and then to check on the parent; a message wakes one of them, not all.
+        self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PARENT_CHECK_SECONDS, 0))
         self._context: Any = context or multiprocessing
         self._handles: list[Worker] = []
         self._num_leaving = 0
@@ -104,11 +104,11 @@ class ProcessPool:
 
     @property
     def processes(self) -> list[BaseProcess]:
-        """The workers."""
+        """The worker processes."""
         return [worker.process for worker in self._handles]
 
     def resize(self, num_workers: int) -> None:
-        """Start workers, or let some go when they have done what they have begun."""
+        """Start workers, or let some exit after finishing their current task."""
         while self.num_workers > num_workers:
             try:
                 self._sender.send(STOP)
@@ -117,7 +117,7 @@ class ProcessPool:
             self.num_workers -= 1
             self._num_leaving += 1
         taken = {worker.number for worker in self._handles}
-        free = (number for number in range(self._config.most_workers) if number not in taken)
+        free = (number for number in range(self._config.max_workers) if number not in taken)
         while self.num_workers < num_workers and (number := next(free, None)) is not None:
             self._start(number)
             self.num_workers += 1
@@ -133,12 +133,12 @@ class ProcessPool:
             warnings.warn(
                 "Got pickle error when attempting to start a worker Process: with the start method "
                 f"{context.get_start_method()!r} the dataset, collate_fn and worker_init_fn must be picklable. "
-                "multiprocessing_context='fork' needs no pickling, where the system has it.",
+                "multiprocessing_context='fork' needs no pickling, on systems that support it.",
                 stacklevel=8,
             )
             reader.close()
             raise
-        except OSError:  # no more processes, or no memory for one
+        except OSError:  # no more processes, or no memory for another
             reader.close()
             raise
         finally:
@@ -149,23 +149,25 @@ class ProcessPool:
         self._selector.register(process.sentinel, selectors.EVENT_READ, worker)
 
     def send(self, task: Task) -> bool:
-        """Put a task on the socket; False while that is full."""
+        """Send a task over the socket; False if the socket is full."""
         message = pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL)
         if len(message) > LARGEST_MESSAGE:
-            parcel = self._slots.write_down(message)
-            if parcel is None:
-                raise MemoryError(f"no shared memory for a batch of {len(task.indices)} indices")
-            self._parcels[task.batch, task.start] = parcel
-            message = pickle.dumps(parcel.place)
+            slot = self._slots.store(message)
+            if slot is None:
+                raise MemoryError(
+                    f"not enough shared memory for a batch of {len(task.indices)} indices: use a smaller batch size"
+                )
+            self._stored_tasks[task.batch, task.start] = slot
+            message = pickle.dumps(slot.place)
         try:
             self._sender.send(message)
         except (BlockingIOError, InterruptedError):
-            self._parcels.pop((task.batch, task.start), None)
+            self._stored_tasks.pop((task.batch, task.start), None)
             return False
         return True
 
     def receive(self, timeout: float | None) -> list[Result]:
-        """Results, or [] when none came within `timeout` seconds. Raises PoolError."""
+        """Return results, or [] if none came within `timeout` seconds. Raises PoolError."""
         results: list[Result] = []
         while not results and (events := self._selector.select(timeout)):
             ended: dict[int, Worker] = {}
@@ -181,14 +183,14 @@ class ProcessPool:
             if ended and not results:
                 self._dismiss(ended.values())
         for result in results:
-            self._parcels.pop((result.batch, result.start), None)
+            self._stored_tasks.pop((result.batch, result.start), None)
         return results
 
     def _dismiss(self, ended: Iterable[Worker]) -> None:
-        """Workers that ended: those that were let go are forgotten, the others are an error."""
+        """Remove workers that were asked to exit; raise PoolError for the others."""
         dead: list[Worker] = []
         for worker in ended:
-            worker.process.join(PATIENCE)
+            worker.process.join(JOIN_SECONDS)
             if self._num_leaving and not worker.process.exitcode:
                 self._num_leaving -= 1
                 self._selector.unregister(worker.results)
@@ -211,21 +213,21 @@ class ProcessPool:
         raise PoolError(deaths)
 
     def recall(self) -> list[Task]:
-        """The tasks that no worker has taken."""
+        """Take back the tasks that no worker has received."""
         recalled: list[Task] = []
         for message in _drain(self._receiver):
-            if message == STOP:  # nobody has left for it yet
+            if message == STOP:  # no worker has exited for it yet
                 self.num_workers += 1
                 self._num_leaving -= 1
                 continue
             received: Task | Place = pickle.loads(message)
             task = received if isinstance(received, Task) else pickle.loads(self._slots.arena.view(received))
-            self._parcels.pop((task.batch, task.start), None)
+            self._stored_tasks.pop((task.batch, task.start), None)
             recalled.append(task)
         return recalled
 
     def close(self) -> None:
-        """End the workers: those that do not go are ended."""
+        """Stop the workers; those that do not exit in time are terminated."""
         self._finalizer()
 
 
@@ -243,24 +245,24 @@ def _end(
     selector: selectors.BaseSelector,
 ) -> None:
     if os.getpid() != owner:
-        return  # a forked child drops its copy: the workers are not its own
+        return  # a forked child drops its copy: the workers belong to its parent
     list(_drain(receiver))
     for _ in workers:
         with contextlib.suppress(OSError):
             sender.send(STOP)
     for worker in workers:
-        worker.results.close()  # a worker that is about to result finds nobody
-    until = time.monotonic() + PATIENCE + PARENT_IS_ASKED
+        worker.results.close()  # a worker that is about to send a result finds the pipe closed
+    until = time.monotonic() + JOIN_SECONDS + PARENT_CHECK_SECONDS
     for worker in workers:
         worker.process.join(max(0.0, until - time.monotonic()))
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()
-            worker.process.join(PATIENCE)
+            worker.process.join(JOIN_SECONDS)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
-        with contextlib.suppress(ValueError):  # somebody else has waited for it, and took its exit code
+        with contextlib.suppress(ValueError):  # something else has waited for it, and took its exit code
             worker.process.close()
     workers.clear()
     selector.close()

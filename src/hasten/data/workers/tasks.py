@@ -1,6 +1,6 @@
-"""What a worker is started with, what it is asked to do, and what it answers.
+"""The messages between a loader and its workers: configuration, tasks and results.
 
-Plain data: it crosses to other processes.
+Plain data, because it is sent to other processes.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from hasten.data.memo.memo import Memo
 
 @dataclass
 class Task:
-    """Some samples of one batch, or the whole of it."""
+    """Some samples of one batch, or the whole batch."""
 
     batch: int
-    """Number of the batch since the pool began: never given twice."""
+    """Number of the batch since the pool started; never reused."""
     start: int
     """Row of the first of these samples."""
     kind: Literal["first", "rows", "whole", "cuts"]
-    """The first sample of all, which shows what the others are like; some rows; a whole batch, collated; or what to cut
-    from images that the training process holds."""
+    """"first": the first sample of all, which shows the structure of the others; "rows": some rows; "whole": a whole batch,
+    collated; "cuts": which regions to take of images that are on the device."""
     indices: list[Any]
-    """What the sampler gave; for a dataset without batching, the one key."""
+    """The sampler's indices; for a dataset without batching, a single key."""
     seed: int
-    """Of the epoch."""
+    """The epoch's seed."""
     occurrences: list[int] | None = None
-    """How often each of them came before in this epoch; None: never."""
+    """How often each index occurred before in this epoch; None: never."""
     length: int = 0
-    """Leaf of the batch."""
+    """Number of samples in the batch."""
     slot: Place | None = None
-    """Where the rows, or the arrays of a whole batch, go; None: into the result."""
+    """The place for the rows, or for the arrays of a whole batch; None: they go into the result."""
     layout: Place | Layout | None = None
-    """For rows: what samples are like, or where that is written down."""
+    """For "rows": the layout of the samples, or where it is stored."""
     held: list[Prepared] | None = None
-    """For cuts: of each sample, its image before the random part."""
+    """For "cuts": each sample's image before the random part."""
 
 
 @dataclass
 class Replaced:
-    """A sample that could not be made, and whose place another took."""
+    """A sample that could not be built, and its substitute."""
 
     index: Any
     by: Any
@@ -56,26 +56,26 @@ class Replaced:
 
 @dataclass
 class Result:
-    """What came of a task."""
+    """The result of a task."""
 
     batch: int
     start: int
     count: int
     objects: list[list[object]] = field(default_factory=list)
-    """Of each sample: what has no row."""
-    strays: list[tuple[int, Any]] = field(default_factory=list)
-    """Row and sample, where the sample does not fit its row; for cuts, row and CutSample, or None."""
+    """For each sample: its leaves that have no row."""
+    unplaced: list[tuple[int, Any]] = field(default_factory=list)
+    """(row, sample) for samples that do not fit their row; for "cuts", (row, CutSample or None)."""
     value: Any = None
-    """A whole batch; or its header, where its arrays lie in the slot or in `memory`."""
+    """A whole batch; or its header, if its arrays are in the slot or in `memory`."""
     memory: bytearray | None = None
     in_slot: bool = False
-    wanted: int = 0
-    """Bytes of the arrays of a whole batch."""
+    num_bytes: int = 0
+    """Bytes of a whole batch's arrays."""
     layout: Layout | None = None
-    """Read from the first sample, if it has rows."""
+    """Read from the first sample, if it can be stored in rows."""
     error: BaseException | None = None
     row: int = 0
-    """Of the sample that failed."""
+    """The row of the failed sample."""
     replaced: list[Replaced] = field(default_factory=list)
     sample_seconds: float = 0.0
     collate_seconds: float = 0.0
@@ -83,12 +83,12 @@ class Result:
 
 
 _PACKED = struct.Struct("<cQ")
-_MARK = b"P"  # no pickle begins with it
+_MARK = b"P"  # no pickle starts with it
 
 
 def to_message(result: Result) -> bytes:
-    """For a pipe. Samples that have no rows are packed: pickling a tensor is slow, and not every dtype survives it."""
-    if not result.strays:
+    """Serialize for a pipe. Samples without rows are packed: pickling tensors is slow and does not support every dtype."""
+    if not result.unplaced:
         return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
     header, buffers, size = pack(result)
     memory = bytearray(size)
@@ -97,7 +97,7 @@ def to_message(result: Result) -> bytes:
 
 
 def from_message(message: bytes) -> Result:
-    """The result again."""
+    """Deserialize the result."""
     if message[:1] != _MARK:
         return pickle.loads(message)
     start = _PACKED.size
@@ -107,26 +107,26 @@ def from_message(message: bytes) -> Result:
 
 @dataclass
 class WorkerConfig:
-    """What every worker of a loader is started with."""
+    """The configuration with which every worker of a loader is started."""
 
     dataset: Any
     folders: FolderSamples | None
-    """Makes the samples of image folders."""
+    """Builds the samples of image folders."""
     collate: Callable[[Any], Any]
     fetches_batches: bool
-    """The dataset makes all samples of a batch at once (`__getitems__`)."""
+    """The dataset builds all samples of a batch at once (`__getitems__`)."""
     batched: bool
-    """False: the sampler's keys go to the dataset one at a time (batch_size=None)."""
+    """False: the sampler's keys are passed to the dataset one at a time (batch_size=None)."""
     late_floats: bool
     on_error: Literal["raise", "replace"]
     base_seed: int
     num_workers: int
-    most_workers: int
-    """As many may be working at some time."""
+    max_workers: int
+    """The largest number of workers at any time."""
     init: Callable[[int], None] | None
     memo: Memo | None
 
 
 def note_of(notes: memoryview, number: int) -> memoryview:
-    """Where a worker notes which sample it is at: (batch, row), the batch -1 when it has none."""
+    """Return where a worker notes the sample that it is building: (batch, row), with batch -1 if there is none."""
     return notes.cast("q")[2 * number : 2 * number + 2]

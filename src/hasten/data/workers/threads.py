@@ -1,4 +1,4 @@
-"""Worker threads: for a Python without a global interpreter lock, and for users who ask for them."""
+"""Worker threads: for Python without a global interpreter lock, and for users who ask for threads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hasten.data.workers.tasks import Result, Task, WorkerConfig
 
 
 def has_gil() -> bool:
-    """Whether this Python has such a lock, and uses it."""
+    """Whether this Python has a global interpreter lock that is enabled."""
     enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
     return True if enabled is None else enabled()
 
 
-PATIENCE = 5.0  # seconds that a thread may take to end its sample
+JOIN_SECONDS = 5.0  # seconds that a thread may take to finish its sample
 
 Tasks = queue.SimpleQueue[Task | None]
 Results = queue.SimpleQueue[Result]
@@ -51,7 +51,7 @@ class ThreadPool:
         return True
 
     def receive(self, timeout: float | None) -> list[Result]:
-        """Results, or [] when none came within `timeout` seconds."""
+        """Return results, or [] if none came within `timeout` seconds."""
         results: list[Result] = []
         try:
             results.append(self._results.get(timeout=timeout))
@@ -61,11 +61,11 @@ class ThreadPool:
             return results
 
     def recall(self) -> list[Task]:
-        """The tasks that no thread has taken."""
+        """Take back the tasks that no thread has started."""
         return _drain(self._tasks)
 
     def resize(self, num_workers: int) -> None:
-        """Take threads on, or let some go."""
+        """Start threads, or let some exit."""
         for _ in range(num_workers, self.num_workers):
             self._tasks.put(None)
         for number in range(self.num_workers, num_workers):
@@ -77,13 +77,13 @@ class ThreadPool:
         self.num_workers = num_workers
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._finalizer()
 
 
 def _work(builder: SampleBuilder, tasks: Tasks, results: Results) -> None:
     torch.empty(0)  # torch sets a new thread's number of OpenMP threads at its first operation
-    with threadpool_limits(1, user_api="openmp"):  # of this thread alone
+    with threadpool_limits(1, user_api="openmp"):  # affects this thread only
         while (task := tasks.get()) is not None:
             results.put(builder.result(task))
 
@@ -105,6 +105,6 @@ def _end(threads: list[threading.Thread], tasks: Tasks, release: Callable[[], No
         tasks.put(None)
     for thread in threads:
         if thread is not threading.current_thread():
-            thread.join(PATIENCE)
+            thread.join(JOIN_SECONDS)
     if release is not None:
         release()

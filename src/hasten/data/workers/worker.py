@@ -1,7 +1,6 @@
-"""The life of a worker process: take a task, make its samples, result.
+"""The main loop of a worker process: take a task, build its samples, send the result.
 
-In: what it is sent out with. Out: results on a pipe of its own. Refuses to know the epoch. It ends when it is told
-to, and by itself when its parent is gone.
+A worker exits when asked to, and by itself when its parent is gone.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from hasten.data.workers.builder import SampleBuilder
 from hasten.data.workers.failures import name_sample
 from hasten.data.workers.tasks import Result, Task, WorkerConfig, note_of, to_message
 
-PARENT_IS_ASKED = 2  # seconds between looks whether the parent is still there
-LARGEST_MESSAGE = 32 << 10  # bytes; a larger task lies in a slot, and the message says where
+PARENT_CHECK_SECONDS = 2  # seconds between checks whether the parent is alive
+LARGEST_MESSAGE = 32 << 10  # bytes; a larger task is stored in a slot, and the message says where
 STOP = b"stop"
 
 
 @contextlib.contextmanager
-def threads_as_there(*, in_processes: bool) -> Generator[None]:
-    """Compute with as many threads as the workers: how many there are decides how a long sum is rounded."""
+def match_worker_threads(*, in_processes: bool) -> Generator[None]:
+    """Compute with the workers' number of threads, which determines how a long sum is rounded."""
     number = torch.get_num_threads()
     if in_processes:
         torch.set_num_threads(1)
@@ -49,8 +48,17 @@ def threads_as_there(*, in_processes: bool) -> Generator[None]:
 def work(
     config: WorkerConfig, number: int, arena: Arena, notes: Place, tasks: socket.socket, results: Connection
 ) -> None:
-    """The whole of a worker's life. `notes`: where each worker notes which sample it is at."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    """Run a worker until it is stopped.
+
+    Args:
+        config: the loader's worker configuration.
+        number: the worker's number, from 0.
+        arena: the memory shared with the parent.
+        notes: where each worker notes which sample it is building.
+        tasks: the socket from which all workers take tasks.
+        results: this worker's pipe for results.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the workers
     parent = os.getppid()
     torch.set_num_threads(1)
     seed = config.base_seed + number
@@ -77,7 +85,7 @@ def work(
         try:
             results.send_bytes(_pickled(result, config, number, task))
         except (BrokenPipeError, ConnectionResetError):
-            return  # nobody waits for it any more
+            return  # the parent no longer waits for results
 
 
 def _receive(tasks: socket.socket, arena: Arena, parent: int) -> Task | None:
@@ -117,10 +125,10 @@ def _wrapped(result: Result, config: WorkerConfig, number: int, task: Task) -> E
 
 
 def stack_without_shared_memory() -> None:
-    """Let default_collate stack in ordinary memory.
+    """Make default_collate stack in ordinary memory.
 
-    In a worker it would take shared memory anew for each tensor, which ends in a bus error where /dev/shm is small;
-    ours goes into a slot in any case.
+    In a worker it would allocate new shared memory for each tensor, which ends in a bus error if /dev/shm is small; hasten
+    writes the tensors to a slot in any case.
     """
     known = torch_collate.default_collate_fn_map
     if known.get(torch.Tensor) is torch_collate.collate_tensor_fn:
