@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-import hasten
+from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import TOO_FEW, against, read_switches
@@ -289,7 +289,7 @@ def run_of(
     """The Run of one process's record; its clock's zero is `zero`, `started` the same instant since 1970."""
     return Run(
         version=RECORD_VERSION,
-        hasten=hasten.__version__,
+        hasten=__version__,
         id=name,
         command=command,
         directory=os.getcwd(),
