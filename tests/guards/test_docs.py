@@ -1,12 +1,20 @@
-"""The pages say what the code does: every verb, option, finding, phase, file and dependency stands in them."""
+"""The pages say what the code does: every command, option, finding, phase, key and dependency stands in them."""
 
-import argparse
-import importlib.util
 import json
 import re
-from pathlib import Path
 
 import pytest
+from guards.claims import (
+    broken_links,
+    headings,
+    outside_navigation,
+    personal_places,
+    printed_keys,
+    undocumented_keys,
+    undocumented_options,
+    wrong_commands,
+)
+from package_structure import PACKAGE, ROOT, read, summary
 
 import hasten
 from hasten import cli
@@ -16,71 +24,80 @@ from hasten.diagnosis.tried_rules import TRIED
 from hasten.fixes.catalog import CATALOG
 from hasten.records import PHASES
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
-SETUP = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/hasten speedtest"
-TESTS = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest"
-SYSTEM_FOLDERS = {"dev", "proc", "sys"}  # the same on every machine
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / ".github").rglob("*.md"))]
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
 
 
 def text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def headings(page, level):
-    return re.findall(rf"^{'#' * level} (.+)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
+# --------------------------------------------------------------------------------------------------------- commands
 
 
-def without_code(page):
-    return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+def test_every_command_and_option_is_documented():
+    assert undocumented_options(cli._parser(), text("docs/index.md"), text("README.md")) == []
 
 
-def anchor(heading):
-    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower())).strip("-")
+def test_a_command_and_an_option_without_documentation_are_seen():
+    index = text("docs/index.md").replace("`--quick", "`--slow").replace("## hasten compare", "## compare")
+    assert undocumented_options(cli._parser(), index, text("README.md")) == ["compare", "--quick"]
 
 
-def anchors(page):
-    return {anchor(heading) for level in (1, 2, 3) for heading in headings(page, level)}
+# The log and the changelog tell of commands that are gone.
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("log.md", "CHANGELOG.md")], ids=name_of)
+def test_every_command_line_of_a_page_is_taken(page):
+    assert wrong_commands(page.read_text(encoding="utf-8"), cli._parser()) == []
 
 
-def verbs():
-    parser = cli._parser()
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return groups[0].choices
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hasten optimize train.py",
+        "hasten tune --bugdet 6m train.py",
+        "hasten tune --budget 6 train.py",
+        "hasten compare OLD NEW --max-slowdown much",
+        "hasten --explain",
+    ],
+)
+def test_a_command_line_that_is_refused_is_seen(line):
+    for page in (f"Say `{line}`.", f"```\n{line}   # 2 min\n```\n"):
+        assert len(wrong_commands(page, cli._parser())) == 1
+    good = "hasten tune --budget 6m --metric REGEX train.py --bugdet 3"
+    assert wrong_commands(f"Say `{good}`.", cli._parser()) == []
 
 
-def test_the_readme_gets_the_source_before_it_installs_it():
-    install = text("README.md").partition("## Install")[2].split("```")[1].strip().splitlines()
-    assert install[0].startswith("git clone ") and install[1] == SETUP
+def test_every_key_that_a_command_prints_is_documented():
+    sources = read(PACKAGE / "cli")
+    printing = {name for source in sources.values() for name in printed_keys(source)}
+    assert printing == {"_check", "_diagnose", "_tune", "_report", "_compare", "_print_json"}
+    assert undocumented_keys(sources, text("docs/json.md").partition("\n## ")[0]) == []
 
 
-def test_the_readme_says_what_it_is_before_how_to_call_it():
-    readme = text("README.md")
-    assert readme.index("**Makes PyTorch training faster") < readme.index("```")
-    limits = readme.partition("## Install")[0]
-    assert "Linux only" in limits and "Nothing has been measured on a GPU" in limits
-    assert '"Operating System :: POSIX :: Linux"' in text("pyproject.toml")
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        ('print_json({"run": 1, "secret": 2})', ["cli.py: secret"]),
+        ('more = {"secret": 2} if run else {}\n    print_json({"run": 1, **more})', ["cli.py: secret"]),
+        ('found = [{"secret": t} for t in run]\n    print_json(found[0] if run else found)', ["cli.py: secret"]),
+        ("print_json(encode(run))", ["cli.py: report prints what cannot be read"]),
+        ('files = {"secret": 1}\n    print_json({"run": files})', []),
+    ],
+)
+def test_a_key_that_no_page_documents_is_seen(body, seen):
+    source = f"def report(run):\n    {body}\n"
+    assert undocumented_keys({"cli.py": source}, "| `run` | the run |") == seen
 
 
-def test_ci_runs_the_readmes_test_line_in_a_fresh_environment():
-    script = text(".ci/run")
-    assert TESTS in script.splitlines() and f"`{TESTS}`" in text("README.md")
-    assert script.index("rm -rf .venv") < script.index(TESTS)
-    assert "set -euo pipefail" in script
-    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
-
-
-def test_every_verb_and_option_is_documented():
-    index, readme = text("docs/index.md"), text("README.md")
-    options = {option for verb in verbs().values() for a in verb._actions for option in a.option_strings}
-    assert [verb for verb in verbs() if f"## hasten {verb}" not in index or f"hasten {verb}" not in readme] == []
-    assert [o for o in sorted(options - {"-h", "--help"}) if f"`{o}" not in index] == []
+# --------------------------------------------------------------------------------------------------------- contents
 
 
 def test_every_finding_has_a_section_and_every_section_a_finding():
-    sections = headings(DOCS / "bottlenecks.md", 2)
-    assert sections == list(KINDS)
+    assert headings(text("docs/bottlenecks.md"), 2) == list(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,34 +120,21 @@ def test_every_phase_and_every_trial_is_explained():
     assert [name for name in (*PHASES, *(fault.trial for fault in TRIED)) if f"| `{name}` |" not in page] == []
 
 
+def test_every_fix_has_its_row():
+    assert [name for name in CATALOG if f"| `{name}` |" not in text("docs/fixes.md")] == []
+
+
 def test_every_runtime_dependency_has_its_reason():
     block = re.search(r"^dependencies = \[(.*?)^\]", text("pyproject.toml"), re.DOTALL | re.MULTILINE)
     wanted = re.findall(r'"([\w.-]+)', block[1])
-    table = text("docs/architecture.md").partition("## Runtime dependencies")[2]
+    table = text("docs/development/architecture.md").partition("## Runtime dependencies")[2]
     assert re.findall(r"^\| `([\w.-]+)` \|", table, re.MULTILINE) == wanted
 
 
-def test_every_file_has_its_line_in_the_architecture():
-    page = text("docs/architecture.md")
-    package = Path(hasten.__file__).parent
-    files = [path.relative_to(package) for path in package.rglob("*.py") if path.name != "__init__.py"]
-    missing = []
-    for file in files:
-        room = file.parent.as_posix()
-        section = page.partition(f"### {room}/:")[2].partition("\n##")[0]
-        # Rooms without a section of their own stand in the first table.
-        place, name = (section, file.name) if section else (page, file.as_posix())
-        if f"| `{name}` |" not in place:
-            missing.append(file.as_posix())
-    assert missing == []
-
-
-def test_the_architecture_names_no_file_that_is_gone():
-    package = Path(hasten.__file__).parent
-    known = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
-    known |= {path.name for path in package.rglob("*.py")}
-    named = re.findall(r"^\| `([\w/]+\.py)` \|", text("docs/architecture.md"), re.MULTILINE)
-    assert [name for name in named if name not in known] == []
+def test_every_module_says_what_it_does_in_a_line_or_two():
+    sources = {path: source for path, source in read().items() if source.strip()}
+    assert [path for path, source in sources.items() if not 0 < len(summary(source)) <= 240] == []
+    assert summary("import os\n") == "" and summary('"""What\nit does.\n\nMore."""\n') == "What it does."
 
 
 def test_the_public_names_are_those_of_the_docs():
@@ -140,108 +144,53 @@ def test_the_public_names_are_those_of_the_docs():
     assert [name for name in named if not hasattr(hasten, name)] == []
 
 
-def test_the_json_reference_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("make_json_reference", DOCS / "make_json_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.page() == text("docs/json.md"), "run python docs/make_json_reference.py"
-
-
-def test_the_page_of_fixes_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("make_fixes_page", DOCS / "make_fixes_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.page() == text("docs/fixes.md"), "run python docs/make_fixes_page.py"
-    assert [name for name in CATALOG if f"| `{name}` |" not in text("docs/fixes.md")] == []
-
-
 def test_the_page_on_gpus_tells_what_was_measured(tmp_path):
-    spec = importlib.util.spec_from_file_location("make_gpu_page", DOCS / "make_gpu_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.page() == text("docs/gpu.md"), "run python docs/make_gpu_page.py"
-    assert ("**Nothing has been measured on a GPU yet.**" in module.page()) == (
-        not [*module.RESULTS.glob("*/*/*.json")]
-    )
+    import make_gpu_page
+
+    nothing = "**Nothing has been measured on a GPU yet.**"
+    assert (nothing in make_gpu_page.page()) == (not [*make_gpu_page.RESULTS.glob("*/*/*.json")])
     device = tmp_path / "nvidia_l4"
     (device / "loader").mkdir(parents=True)
     told = {"device": "NVIDIA L4", "memory_bytes": 24 << 30, "torch": "2.11.0", "python": "3.12.3"}
     (device / "device.json").write_text(json.dumps(told))
     (device / "loader" / "copies.json").write_text(json.dumps({"brief": "pinned 12 GB/s"}))
     (device / "loader" / "overlap.failed.json").write_text(json.dumps({"failed": "over 480 s"}))
-    page = module.page(tmp_path)
+    page = make_gpu_page.page(tmp_path)
     assert "### NVIDIA L4" in page and "| loader/copies | pinned 12 GB/s |" in page
     assert "| loader/overlap | failed: over 480 s |" in page and "Nothing has been measured" not in page
 
 
-def test_every_key_that_a_verb_prints_is_documented():
-    every_verb = "".join(text(f"src/hasten/cli/{name}.py") for name in ("measuring", "speedtest", "tuning"))
-    keys = re.findall(r'"(\w+)":', "".join(re.findall(r"print_json\(\{(.*?)\}\)", every_verb, re.DOTALL)))
-    assert keys
-    assert [key for key in keys if f"`{key}`" not in text("docs/json.md").partition("\n## ")[0]] == []
+# ------------------------------------------------------------------------------------------------------------ links
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page):
-    broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, section = target.partition("#")
-        other = (page.parent / name).resolve() if name else page
-        if not other.is_file() or (section and section not in anchors(other)):
-            broken.append(target)
-    assert broken == []
+    assert broken_links(page) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_to_nothing_is_seen(tmp_path):
+    (tmp_path / "there.md").write_text("# There\n\n## A part\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("[a](gone.md) [b](there.md#a-part) [c](there.md#another) [d](#here)\n# Here\n", encoding="utf-8")
+    assert broken_links(page) == ["gone.md", "there.md#another"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_page_names_a_place_on_somebodys_machine(page):
-    words = re.sub(r"\w+://\S+", "", page.read_text(encoding="utf-8"))
-    found = re.findall(r"(?<![\w.~*}/)\]>-])/([a-z][\w.-]*)/[\w.-]", words) + re.findall(r"\b([A-Z]:\\)", words)
-    assert [place for place in found if place not in SYSTEM_FOLDERS | {"path"}] == []
+    assert personal_places(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_place_on_somebodys_machine_is_seen():
+    assert personal_places("see /home/ada/train.py, /proc/stat, https://a.b/c/d and C:\\data") == ["home", "C:\\"]
 
 
 def test_every_page_is_in_the_navigation():
-    named = re.findall(r"^  - .+: (\S+\.md)$", text("mkdocs.yml"), re.MULTILINE)
-    assert sorted(named) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert outside_navigation(DOCS, text("mkdocs.yml")) == []
 
 
-def test_every_target_of_the_makefile_explains_itself():
-    lines = re.findall(r"^([a-z-]+):(.*)$", text("Makefile"), re.MULTILINE)
-    assert [target for target, rest in lines if "## " not in rest] == []
-    assert {"venv", "test", "lint", "docs", "bench-overhead", "bench-diagnosis", "bench-by-hand", "clean"} <= {
-        target for target, _ in lines
-    }
-
-
-def test_the_changelog_knows_this_version():
-    assert f"## [{hasten.__version__}]" in text("CHANGELOG.md")
-
-
-def intervals(told):
-    """Every figure with an interval in a result, as a page writes it, to one digit and to two."""
-    if isinstance(told, dict):
-        ends = [told.get(name) for name in ("value", "low", "high")]
-        yield from written(ends)
-        for one in told.values():
-            yield from intervals(one)
-    elif isinstance(told, list):
-        yield from written(told)
-        for one in told:
-            yield from intervals(one)
-
-
-def written(ends):
-    if len(ends) == 3 and all(isinstance(end, float) for end in ends):
-        for digits in (1, 2):
-            yield "{:.{d}f} ({:.{d}f} to {:.{d}f})".format(*ends, d=digits)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/stories.md"])
-def test_every_speed_with_an_interval_is_one_of_a_committed_result(page):
-    results = (ROOT / "benchmarks" / "results").rglob("*.json")
-    measured = {figure for path in results for figure in intervals(json.loads(path.read_text(encoding="utf-8")))}
-    told = re.findall(r"\b(\d+\.\d+)(?:x| times)? \((\d+\.\d+) to (\d+\.\d+)\)", text(page))
-    assert told, "the pattern finds those that there are"
-    figures = [f"{value} ({low} to {high})" for value, low, high in told]
-    assert [figure for figure in figures if figure not in measured] == []
+def test_a_page_outside_the_navigation_is_seen_though_another_has_its_name(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in ("index.md", "inner/index.md"):
+        (tmp_path / name).write_text("# Page\n", encoding="utf-8")
+    nav = "nav:\n  - Start: index.md\n  - More:\n      - Gone: inner/gone.md\n"
+    assert outside_navigation(tmp_path, nav) == ["inner/gone.md", "inner/index.md"]
