@@ -7,7 +7,9 @@ with forward slashes, because file names repeat. Every function works on `Source
 from __future__ import annotations
 
 import ast
+import functools
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -54,6 +56,12 @@ def read(folder: Path = PACKAGE) -> dict[str, str]:
     }
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a source; every guard asks for the same ones."""
+    return ast.parse(source)
+
+
 def module_names(sources: Sources, package: str = "hasten") -> dict[str, str]:
     """The relative path of each module, by its dotted name."""
     return {dotted(path, package): path for path in sources}
@@ -74,7 +82,7 @@ def imports(sources: Sources, package: str = "hasten") -> dict[str, set[str]]:
 
 
 def _imported(path: str, text: str, known: Mapping[str, str], package: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             yield from (known[alias.name] for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -98,7 +106,7 @@ def _origin(path: str, node: ast.ImportFrom, package: str) -> str:
 
 def relative_imports(sources: Sources) -> list[str]:
     """The files with an import that starts with a dot."""
-    nodes = ((path, node) for path, text in sources.items() for node in ast.walk(ast.parse(text)))
+    nodes = ((path, node) for path, text in sources.items() for node in ast.walk(parsed(text)))
     return [path for path, node in nodes if isinstance(node, ast.ImportFrom) and node.level]
 
 
@@ -118,7 +126,7 @@ def single_importers(graph: Graph) -> dict[str, str]:
 
 def texts(source: str) -> Iterator[str]:
     """The string literals of a file without its docstrings; f-strings with the module's own constants filled in."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     constants = {
         target.id: node.value.value
         for node in tree.body
@@ -182,7 +190,7 @@ def unresolved_names(sources: Sources, package: str = "hasten") -> list[str]:
 def _defined(source: str) -> set[str]:
     """The names that a module defines or imports at its top level."""
     found: set[str] = set()
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -268,7 +276,7 @@ def long_files(sources: Sources, limit: int = 400) -> dict[str, int]:
 
 def summary(source: str) -> str:
     """The first paragraph of a module's docstring, on one line."""
-    docstring = ast.get_docstring(ast.parse(source)) or ""
+    docstring = ast.get_docstring(parsed(source)) or ""
     return " ".join(docstring.partition("\n\n")[0].split())
 
 
@@ -292,10 +300,70 @@ def importers_of_package(folder: Path, scripts: list[str], package: str = "haste
 
 def _all_modules(source: str) -> list[str]:
     found: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             # Of a relative import the names may be modules beside the script.
             found += [node.module] if node.module else [alias.name for alias in node.names]
     return found
+
+
+# -------------------------------------------------------------------------------------------- in the user's process
+
+
+def packages_needed(sources: Sources, starts: list[str], package: str = "hasten") -> dict[str, set[str]]:
+    """What is imported from outside the standard library as soon as these files are, by package: the files that do.
+
+    Imports within functions count for nobody: they come later, or never. The `__init__.py` of every folder counts.
+    """
+    known = module_names(sources, package)
+    found: dict[str, set[str]] = {}
+    seen: set[str] = set()
+    todo = list(starts)
+    while todo:
+        path = todo.pop()
+        if path in seen or path not in sources:
+            continue
+        seen.add(path)
+        parts = path.split("/")
+        todo += ["/".join([*parts[:count], "__init__.py"]) for count in range(len(parts))]
+        for module in _at_import(parsed(sources[path]).body):
+            top = module.partition(".")[0]
+            if top == package:
+                todo += [known[name] for name in (module, module.rpartition(".")[0]) if name in known][:1]
+            elif top not in sys.stdlib_module_names:
+                found.setdefault(top, set()).add(path)
+    return found
+
+
+def _at_import(body: list[ast.stmt]) -> Iterator[str]:
+    """The modules that statements import as they run; names imported from a module may be modules, too."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            inner = [] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ast.iter_child_nodes(node)
+            yield from _at_import([one for one in inner if isinstance(one, ast.stmt)])
+            if isinstance(node, ast.Try):
+                yield from (name for handler in node.handlers for name in _at_import(handler.body))
+
+
+def uses_of(sources: Sources, name: str) -> list[str]:
+    """The files whose code, not whose strings, names an attribute of a module, as "torch.cuda"."""
+    owner, _, attribute = name.partition(".")
+    return [
+        path
+        for path, source in sources.items()
+        for node in ast.walk(parsed(source))
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == name)
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(name))
+        or (
+            isinstance(node, ast.ImportFrom)
+            and node.module == owner
+            and attribute in [one.name for one in node.names]
+        )
+        or (isinstance(node, ast.Import) and any(one.name.startswith(name) for one in node.names))
+    ]

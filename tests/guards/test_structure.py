@@ -14,10 +14,12 @@ from package_structure import (
     imports,
     long_files,
     named_modules,
+    packages_needed,
     read,
     relative_imports,
     single_importers,
     unresolved_names,
+    uses_of,
     without_place,
     wrong_imports,
     wrong_names,
@@ -250,6 +252,56 @@ def test_a_workload_that_imports_hasten_is_seen(tmp_path, text):
     (tmp_path / "options.py").write_text("import hasten.errors\n", encoding="utf-8")
     found = importers_of_package(tmp_path, ["feed.py", "xray.py"])
     assert found in (["feed.py"], ["options.py"])
+
+
+# -------------------------------------------------------------------------------------------- in the user's process
+
+IN_USERS_PROCESS = ("agent", "measurement/autoload", "measurement/inside", "fixes/inside")
+SANDBOX = ("early/sitecustomize.py", "enter.py", "guard.py", "redirect.py", "view.py")  # programs, and what they load
+
+
+def test_what_runs_in_the_users_process_needs_torch_and_the_standard_library_only(sources):
+    starts = [path for path in sources if path.startswith(tuple(f"{folder}/" for folder in IN_USERS_PROCESS))]
+    assert set(packages_needed(sources, starts)) == {"torch"}
+    programs = [f"measurement/sandbox/{name}" for name in SANDBOX]
+    assert set(programs) <= set(sources) and packages_needed(sources, programs) == {}
+
+
+def test_a_package_that_the_users_environment_may_lack_is_seen_through_other_modules(tmp_path):
+    files = {
+        "agent/__init__.py": "",
+        "agent/install.py": "import torch\nfrom hasten.records import run\nfrom hasten.stats import mean\n",
+        "records/__init__.py": "import msgspec\n",
+        "records/run.py": "if TYPE_CHECKING:\n    import jinja2\n\ndef late():\n    import rich\n",
+        "stats.py": "import math\ntry:\n    import numpy\nexcept ImportError:\n    import psutil\n",
+        "cli/parts.py": "import rich\n",
+    }
+    found = packages_needed(planted(tmp_path, files), ["agent/install.py"])
+    assert found == {
+        "torch": {"agent/install.py"},
+        "msgspec": {"records/__init__.py"},
+        "numpy": {"stats.py"},
+        "psutil": {"stats.py"},
+    }
+
+
+def test_only_devices_names_torch_cuda(sources):
+    places = {path.split("/")[0] for path in uses_of(sources, "torch.cuda")}
+    assert places <= {"devices", "workloads"}, "the bundled scripts are users' scripts"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ntorch.cuda.synchronize()\n",
+        "from torch import cuda\n",
+        "from torch.cuda import amp\n",
+        "import torch.cuda as c\n",
+    ],
+)
+def test_a_use_of_torch_cuda_is_seen(tmp_path, text):
+    files = {"agent/a.py": text, "agent/b.py": 'import torch\nSAY = "torch.cuda.empty_cache()"\ntorch.compile\n'}
+    assert uses_of(planted(tmp_path, files), "torch.cuda") == ["agent/a.py"]
 
 
 def test_every_table_of_layers_is_of_a_folder_that_there_is():
