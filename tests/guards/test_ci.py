@@ -43,7 +43,7 @@ def test_a_commit_is_checked_by_the_tools_of_the_environment():
     hooks = re.findall(r"^ +entry: (.+)$", text(".pre-commit-config.yaml"), re.MULTILINE)
     expected = ["ruff check", "ruff format", "python docs/generate.py --check"]
     assert [one for one in expected if not any(one in hook for hook in hooks)] == []
-    assert [hook for hook in hooks if not hook.startswith(".venv/bin/")] == []
+    assert [hook for hook in hooks if not hook.startswith(".venv/bin/")] == ["end-of-file-fixer"]
 
 
 def test_every_target_of_the_makefile_explains_itself():
