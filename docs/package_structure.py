@@ -25,13 +25,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py"),
         ("records",),
         ("agent", "devices"),
+        ("machine",),
         ("measurement", "diagnosis", "data", "reports", "workloads"),
         ("fixes",),
         ("tuning", "notebook.py"),
         ("cli", "__init__.py"),
         ("__main__.py",),
     ),
-    "measurement": (("system", "sandbox"), ("inside",), ("autoload", "*")),
+    "measurement": (("sandbox",), ("inside",), ("autoload", "*")),
     "measurement/sandbox": (("*",), ("early",)),
     "data": (
         ("generators.py",),
@@ -45,7 +46,6 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "reports": (("*",), ("page",)),
     "fixes": (("inside",), ("*",)),
-    "tuning": (("rewriting",), ("*",)),
 }
 
 

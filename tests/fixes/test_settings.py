@@ -23,7 +23,7 @@ from hasten.fixes.catalog import CATALOG, checked, installers_of, turned_on, var
         ({"bf16": True, "fp16": True}, "bf16 and fp16 contradict"),
         ({"num_workers": 0, "persistent_workers": True}, "needs workers"),
         ({"pixels": "close"}, "does nothing without loader"),
-        ({"chunked_forward": 1}, "2 or more"),
+        ({"micro_batch": 0}, "1 or more"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(settings, words):

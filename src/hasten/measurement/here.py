@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import NoStepError
+from hasten.machine.machine import read_machine
+from hasten.machine.resources import ResourceSampler
 from hasten.measurement.launch import stage_lines
 from hasten.measurement.measure import run_of
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.system.machine import read_machine
-from hasten.measurement.system.resources import ResourceSampler
 from hasten.records import Run
 from hasten.safe_text import redacted
 

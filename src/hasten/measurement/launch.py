@@ -23,12 +23,12 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from hasten.errors import CommandError
+from hasten.machine.resources import ResourceSampler
 from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.environment import environment_for
 from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.system.resources import ResourceSampler
 from hasten.measurement.watching import Status, Watch, statuses_in
 from hasten.records import ResourceSample
 from hasten.safe_text import legible

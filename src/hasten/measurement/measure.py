@@ -18,6 +18,8 @@ import msgspec
 
 from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
+from hasten.machine.disk import read_twice
+from hasten.machine.machine import read_machine
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import TOO_FEW, against, read_switches
 from hasten.measurement.failures import failure, why_no_step
@@ -26,8 +28,6 @@ from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import RESULTS, new_folder
 from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.system.disk import read_twice
-from hasten.measurement.system.machine import read_machine
 from hasten.measurement.timeline import timeline_of
 from hasten.records import (
     RECORD_VERSION,

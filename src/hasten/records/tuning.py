@@ -81,14 +81,15 @@ class Proof(Record, frozen=True):
     broken_because: tuple[str, ...] = ()  # what was seen of each of them
 
 
-class Edit(Record, frozen=True):
-    """A change of the user's source that would help and that nothing from outside can replace."""
+class Suggestion(Record, frozen=True):
+    """A change that only the user's source can have."""
 
     kind: str  # of the finding
     file: str
     line: int
-    diff: str  # unified
-    because: str
+    source: str  # the line itself, stripped
+    title: str
+    example: str  # two lines of what to write instead
     recoverable: float  # seconds a step
 
 
@@ -138,7 +139,7 @@ class Tuning(Record, frozen=True):
     trials: tuple[Trial, ...] = ()
     heats: tuple[Heat, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    edits: tuple[Edit, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
     proof: Proof | None = None
     seconds: float = 0.0  # spent so far
     step_seconds: float | None = None  # of the baseline, when it was diagnosed

@@ -37,6 +37,8 @@ SANDBOXES: dict[SandboxForm, str] = {
     "redirect": "redirect: Python's writes were redirected and are gone; other programs' are not held back here",
 }
 
+TIERS = {"ram": "RAM"}
+
 
 def add_use(sheet: Sheet, run: Run) -> None:
     """Put on the sheet what was in use while the steps ran: mean cores, most memory, each device."""
@@ -141,3 +143,22 @@ def _read_rate(samples: list[ResourceSample]) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def cache_lines(run: Run, diagnosis: Diagnosis) -> list[str]:
+    """What each tier of a cache holds, and its share of what was asked for; without one, what a full cache would take."""
+    loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
+    if loader is not None and loader.cache:
+        asked = sum(tier.num_hits for tier in loader.cache) + (loader.num_cache_misses or 0)
+        lines: list[str] = []
+        for tier in loader.cache:
+            hits = f"; {format.share(tier.num_hits / asked)} of what was asked for" if asked else ""
+            filled = format.size_of(tier.num_bytes, tier.budget_bytes)
+            lines.append(f"{TIERS.get(tier.name, tier.name)}: {filled}{hits}")
+        return lines
+    need = diagnosis.cache
+    if need is None:
+        return []
+    factor = "" if need.k_factor is None else f" = {format.ratio(need.k_factor)} the files"
+    fits = format.share(need.fits_share)
+    return [f"full cache {format.size(need.total_bytes)}{factor}; {fits} fits in memory now"]

@@ -31,11 +31,6 @@ Function = Callable[..., object]
 MOST_PIECES = 1024
 
 
-def chunked_forward(site: Site, fix: str, value: object) -> None:
-    """The roots' training forward in so many pieces, each made once more for its backward."""
-    _survive(site, fix).least_pieces = int(value)  # type: ignore[call-overload]
-
-
 def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
     """The script's calls to empty the allocator's cache do nothing; where memory runs out, PyTorch empties it itself."""
 
@@ -81,7 +76,6 @@ class _Survival:
 
     def __init__(self, site: Site, fix: str) -> None:
         self.site = site
-        self.least_pieces = 1
         self.most_samples: int | None = None
         self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._uncut: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # why not, once it was tried
@@ -108,7 +102,7 @@ class _Survival:
         if model.exchanges or cuda.is_capturing():
             return forward(*arguments, **settings)
         work = Work(module, forward, arguments, settings, device=model.device)
-        pieces = self._wanted(work) if self._pieces or self.least_pieces > 1 or self.most_samples else 1
+        pieces = self._wanted(work) if self._pieces or self.most_samples else 1
         if pieces > 1 and self._why_uncut(work) is None:
             return self._in_pieces(work, pieces)
         if self._blocks and module in self._blocks:
@@ -133,7 +127,7 @@ class _Survival:
         raise failed
 
     def _wanted(self, work: Work) -> int:
-        pieces = max(self.least_pieces, self._pieces.get(work.module, 1))
+        pieces = self._pieces.get(work.module, 1)
         if self.most_samples is not None and work.num_samples:
             return max(pieces, -(-work.num_samples // self.most_samples))
         return pieces
@@ -159,7 +153,7 @@ class _Survival:
                 return output
 
     def _more(self, module: nn.Module, pieces: int) -> None:
-        if self._pieces.get(module, self.least_pieces) < pieces and self.most_samples is None:
+        if self._pieces.get(module, 1) < pieces and self.most_samples is None:
             self._pieces[module] = pieces
             warn(f"out of memory: from now on each batch goes through the model in {pieces} pieces; no step is lost")
 

@@ -6,8 +6,6 @@ In: the spec, from the environment. Out: the script as it is, faster. Refuses to
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,4 @@ def follow(spec: Mapping[str, Any]) -> Patches:
     Pace(patches, baseline=spec.get("baseline"), diary=spec.get("diary"))
     if spec.get("proof"):
         Seen(patches, spec["proof"])
-    if spec.get("live") and multiprocessing.parent_process() is None and int(os.environ.get("RANK", "0") or 0) == 0:
-        from hasten.measurement.inside.live import Live
-
-        Live(patches, baseline=spec.get("baseline"))
     return patches

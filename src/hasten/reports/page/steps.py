@@ -140,48 +140,6 @@ def course(run: Run) -> Chart | None:
     return draw("course", "Step times over the run", caption, spec)
 
 
-def distribution(run: Run) -> Chart | None:
-    """How often a step took how long."""
-    seconds = sorted(step.seconds for step in run.steps if math.isfinite(step.seconds) and step.seconds > 0)
-    if len(seconds) < 5:
-        return None
-    low, high = seconds[0], seconds[-1]
-    number = min(40, max(5, round(2 * len(seconds) ** (1 / 3))))
-    width = (high - low) / number or max(high, 1e-9) / number
-    counts = [0] * number
-    for value in seconds:
-        counts[min(number - 1, int((value - low) / width))] += 1
-    rows = [
-        {
-            "from": 1e3 * (low + n * width),
-            "to": 1e3 * (low + (n + 1) * width),
-            "steps": count,
-            "says": f"{format.count(count, noun='step')} of {format.seconds(low + n * width)} to "
-            f"{format.seconds(low + (n + 1) * width)}",
-        }
-        for n, count in enumerate(counts)
-    ]
-
-    def spec(width: int) -> Spec:
-        return {
-            "width": width,
-            "height": 180,
-            "data": {"values": rows},
-            "mark": {"type": "rect", "color": "var(--forward)", "stroke": "var(--paper)"},
-            "encoding": {
-                "x": {"field": "from", "type": "quantitative", "title": "ms a step", "scale": {"zero": False}},
-                "x2": {"field": "to"},
-                "y": {"field": "steps", "type": "quantitative", "title": "steps"},
-                "y2": {"datum": 0},
-                "description": says(),
-            },
-        }
-
-    middle, late = statistics.median(seconds), seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
-    caption = f"Half of the steps took less than {format.seconds(middle)}, 95 % less than {format.seconds(late)}."
-    return draw("distribution", "How long steps take", caption, spec)
-
-
 def _grouped(steps: Sequence[Step]) -> list[Sequence[Step]]:
     size = math.ceil(len(steps) / MOST_POINTS)
     return [steps[n : n + size] for n in range(0, len(steps), size)]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.errors import DirectoryError
-from hasten.measurement.system.mounts import find_disk
+from hasten.machine.mounts import find_disk
 from hasten.records import DiskSpeed, FileRead
 
 BLOCK = 1 << 20

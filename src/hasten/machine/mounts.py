@@ -1,15 +1,15 @@
-"""What kind of disk lies under a folder.
-
-In: the text of /proc/self/mountinfo and the flags of /sys. Out: the file system's name and the disk's kind.
-Refuses to know how fast it is. On macOS and Windows both are None.
-"""
+"""What kind of disk lies under a folder. On macOS and Windows nothing is known of it."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "drvfs", "ceph", "lustre", "beegfs", "gpfs",
@@ -19,30 +19,17 @@ NETWORK = {
 MEMORY = {"tmpfs", "ramfs"}
 
 
-@dataclass(frozen=True)
-class Mount:
-    """One mounted file system."""
+class Mount(NamedTuple):
+    """A mounted file system."""
 
     folder: str
-    device: str  # "259:2"
     file_system: str
-    source: str  # "/dev/nvme0n1p2"
+    device: str  # "/dev/nvme0n1p2"
 
 
-def parse_mounts(mountinfo: str) -> list[Mount]:
-    """Every mount of a /proc/self/mountinfo, in the order in which they were made."""
-    mounts: list[Mount] = []
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        before, after = left.split(), right.split()
-        if len(before) >= 5 and len(after) >= 2:
-            mounts.append(Mount(_unescape(before[4]), before[2], after[0], _unescape(after[1])))
-    return mounts
-
-
-def find_mount(folder: str, *, mounts: list[Mount]) -> Mount | None:
+def find_mount(folder: str, *, mounts: Sequence[Mount]) -> Mount | None:
     """The mount that `folder`, an absolute path without links, lies on: the longest, then the last made."""
-    inside = [mount for mount in mounts if folder == mount.folder or _lies_in(folder, mount.folder)]
+    inside = [mount for mount in mounts if Path(folder).is_relative_to(mount.folder)]
     return max(reversed(inside), key=lambda mount: len(mount.folder), default=None)
 
 
@@ -64,45 +51,32 @@ def classify(file_system: str, *, disk: str | None, rotational: bool | None) -> 
 
 def find_disk(folder: str) -> tuple[str | None, str | None]:
     """File system and kind of the disk under `folder`."""
+    if sys.platform != "linux":
+        return None, None
     try:
-        mounts = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+        folder, number = os.path.realpath(folder), os.stat(folder).st_dev
+        mounted = [Mount(one.mountpoint, one.fstype, one.device) for one in psutil.disk_partitions(all=True)]
     except OSError:
         return None, None
-    mount = find_mount(os.path.realpath(folder), mounts=mounts)
+    mount = find_mount(folder, mounts=mounted)
     if mount is None:
         return None, None
-    disk = _find_block(mount)
+    disk = _find_block(f"{os.major(number)}:{os.minor(number)}", mount.device)
     kind = classify(mount.file_system, disk=None if disk is None else disk.name, rotational=_is_rotational(disk))
     return mount.file_system, kind
 
 
-def _find_block(mount: Mount) -> Path | None:
+def _find_block(number: str, device: str) -> Path | None:
     # btrfs and zfs mount under a number that is no disk's; what they were mounted from has a name.
-    for place in (Path("/sys/dev/block", mount.device), Path("/sys/class/block", _name(mount.source))):
-        if place.exists():
-            return place.resolve()
-    return None
-
-
-def _name(source: str) -> str:
-    return Path(os.path.realpath(source)).name if source.startswith("/dev/") else "none"
+    name = Path(os.path.realpath(device)).name if device.startswith("/dev/") else "none"
+    places = Path("/sys/dev/block", number), Path("/sys/class/block", name)
+    return next((place.resolve() for place in places if place.exists()), None)
 
 
 def _is_rotational(disk: Path | None) -> bool | None:
-    if disk is None:
-        return None
-    for place in (disk, disk.parent):  # a partition's flags are its disk's
+    for place in () if disk is None else (disk, disk.parent):  # a partition's flags are its disk's
         try:
             return (place / "queue" / "rotational").read_text(encoding="utf-8").strip() == "1"
         except OSError:
             continue
     return None
-
-
-def _lies_in(folder: str, mount: str) -> bool:
-    return folder.startswith(mount if mount.endswith("/") else mount + "/")
-
-
-def _unescape(text: str) -> str:
-    # The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
