@@ -247,6 +247,7 @@ CHECKS = (
     "ruff format --check",
     "pyright --pythonpath",
     "docs/generate.py --check",
+    ".ci/release_check.py",
 )
 
 
