@@ -24,6 +24,12 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from email.message import Message
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "hasten"
@@ -76,8 +82,12 @@ def build(scratch: Path) -> tuple[Path, Path]:
 
 def requirement() -> str:
     """What builds, as pyproject.toml names it."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    return text.partition('requires = ["')[2].partition('"')[0]
+    return pyproject(ROOT)["build-system"]["requires"][0]
+
+
+def pyproject(root: Path) -> dict[str, Any]:
+    """What pyproject.toml says."""
+    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 # ----------------------------------------------------------------------------------------------------------- checks
@@ -103,10 +113,16 @@ def about(wheel: Path) -> dict[str, str]:
         return {name.partition("/")[2]: archive.read(name).decode() for name in names}
 
 
-def expected_files() -> set[str]:
-    """The package's files as a wheel names them."""
-    files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(PACKAGE.parent).as_posix() for path in files}
+def expected_files(root: Path = ROOT) -> set[str]:
+    """The package's files as a wheel names them, and what pyproject.toml puts beside them."""
+    wheel = pyproject(root)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    folders = {"src/hasten": "hasten", **wheel.get("force-include", {})}
+    return {
+        f"{target}/{path.relative_to(root / source).as_posix()}"
+        for source, target in folders.items()
+        for path in (root / source).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def wrong_files(names: Collection[str], expected: Collection[str]) -> list[str]:

@@ -78,12 +78,13 @@ def test_the_readme_says_how_long_a_search_takes():
     assert f"# {minutes} min:" in text("README.md") and f"| {minutes} minutes, or `--budget" in text("README.md")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/stories.md"])
-def test_every_speed_with_an_interval_is_one_of_a_committed_result(page):
+def test_every_speed_with_an_interval_is_one_of_a_committed_result():
     results = (ROOT / "benchmarks" / "results").rglob("*.json")
     measured = {figure for path in results for figure in intervals(json.loads(path.read_text(encoding="utf-8")))}
-    assert re.search(r"\d+\.\d+x? \(\d+\.\d+ to \d+\.\d+\)", text(page)), "the pattern finds those that there are"
-    assert unmeasured(text(page), measured) == []
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]  # of figures in the log not all raw data are kept
+    assert len(unmeasured(text("README.md"), set())) > 5, "the pattern finds those that there are"
+    wrong = {page.name: unmeasured(page.read_text(encoding="utf-8"), measured) for page in pages}
+    assert {page: figures for page, figures in wrong.items() if figures} == {}
 
 
 def test_a_speed_that_nobody_measured_is_seen():

@@ -41,6 +41,16 @@ def test_it_knows_the_version_and_the_files_that_need_to_be_in_a_wheel():
     } <= release_check.expected_files()
 
 
+def test_what_is_put_into_the_wheel_from_elsewhere_is_expected_as_well(tmp_path):
+    (tmp_path / "src" / "hasten").mkdir(parents=True)
+    (tmp_path / "scripts" / "__pycache__").mkdir(parents=True)
+    for name in ("src/hasten/__init__.py", "scripts/feed.py", "scripts/__pycache__/feed.pyc"):
+        (tmp_path / name).touch()
+    text = '[tool.hatch.build.targets.wheel.force-include]\n"scripts" = "hasten/examples"\n'
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    assert release_check.expected_files(tmp_path) == {"hasten/__init__.py", "hasten/examples/feed.py"}
+
+
 def test_the_metadata_are_the_wheels_own_though_the_package_holds_others(tmp_path):
     wheel = tmp_path / "hasten-1.2.3-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -220,13 +220,11 @@ def test_a_single_importer_is_seen_though_others_import_a_file_of_the_same_name(
 def test_no_workload_imports_hasten():
     from hasten.workloads.catalog import WORKLOADS
 
-    scripts = sorted(workload.script.name for workload in WORKLOADS.values())
-    folder = PACKAGE / "workloads"
-    runnable = sorted(
-        path.name for path in folder.glob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8")
-    )
+    scripts = sorted(workload.script for workload in WORKLOADS.values())
+    (folder,) = {script.parent for script in scripts}
+    runnable = sorted(path for path in folder.glob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8"))
     assert scripts == runnable, "a script that is no workload is not checked"
-    assert importers_of_package(folder, scripts) == []
+    assert importers_of_package(folder, [script.name for script in scripts]) == []
 
 
 @pytest.mark.parametrize("folder", ["tests/faulty", "tests/faulty/gpu"])
