@@ -100,28 +100,34 @@ def test_the_metadata_says_what_the_readme_says():
     assert contradictions(project(), text("README.md")) == []
 
 
+README = "Status: alpha, Linux only. Nothing has been measured on a GPU. Python 3.10 or newer, PyTorch 2.6 or newer."
+README += "\n## License\n\nApache-2.0"
+PROJECT = {
+    "license": "Apache-2.0",
+    "requires-python": ">=3.10",
+    "classifiers": ["Development Status :: 3 - Alpha", "Operating System :: POSIX :: Linux"],
+    "dependencies": ["torch>=2.6", "numpy>=1.26"],
+}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("classifiers", ["Development Status :: 3 - Alpha", "Operating System :: OS Independent"]),
         ("classifiers", ["Development Status :: 3 - Alpha"]),
         ("classifiers", ["Development Status :: 5 - Production/Stable", "Operating System :: POSIX :: Linux"]),
-        ("+", "Operating System :: MacOS"),
-        ("+", "Environment :: GPU :: NVIDIA CUDA"),
-        ("+", "Programming Language :: Python :: 3.9"),
-        ("+", "License :: OSI Approved :: MIT License"),
+        ("classifiers", [*PROJECT["classifiers"], "Operating System :: MacOS"]),
+        ("classifiers", [*PROJECT["classifiers"], "Environment :: GPU :: NVIDIA CUDA"]),
+        ("classifiers", [*PROJECT["classifiers"], "Programming Language :: Python :: 3.9"]),
+        ("classifiers", [*PROJECT["classifiers"], "License :: OSI Approved :: MIT License"]),
         ("requires-python", ">=3.9"),
         ("dependencies", ["torch>=2.4"]),
         ("license", "MIT"),
     ],
 )
 def test_metadata_that_contradicts_the_readme_is_seen(field, value):
-    changed = project()
-    if field == "+":
-        changed["classifiers"] = [*changed["classifiers"], value]
-    else:
-        changed[field] = value
-    assert len(contradictions(changed, text("README.md"))) == 1
+    assert contradictions(PROJECT, README) == []
+    assert len(contradictions({**PROJECT, field: value}, README)) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------- version

@@ -35,7 +35,7 @@ def test_a_changed_and_a_missing_file_are_seen(files, tmp_path):
     copies = {}
     for number, (path, text) in enumerate(files.items()):
         copy = tmp_path / f"{number}-{path.name}"
-        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        copy.write_text(text, encoding="utf-8")
         copies[copy] = text
     assert stale(copies) == []
     for copy in copies:
