@@ -23,7 +23,7 @@ lint: venv ## ruff (rules and format) and pyright (strict)
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-check: lint ## what a commit must pass within a minute: lint, generated files, and the guards of tests/guards
+check: lint ## what a commit must pass: lint, generated files, and the guards of tests/guards
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/pytest tests/guards
 

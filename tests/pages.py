@@ -75,7 +75,7 @@ def full_run(**changes):
 def on_a_gpu():
     device = Device(index=0, name="NVIDIA L4", memory_bytes=24 << 30, compute_capability="8.9")
     seen = DeviceSample(
-        utilisation=0.4,
+        utilization=0.4,
         memory_used_bytes=9 << 30,
         temperature_celsius=61.0,
         power_watts=70.0,

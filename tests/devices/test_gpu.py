@@ -152,7 +152,7 @@ def test_the_driver_tells_the_device_and_what_it_does():
     try:
         (device, *_), (sample, *_) = driver.devices(), driver.sample()
         assert device.memory_bytes > 0 and device.compute_capability and driver.driver.version and driver.driver.cuda
-        assert 0 <= sample.utilisation <= 1 and sample.memory_used_bytes > 0
+        assert 0 <= sample.utilization <= 1 and sample.memory_used_bytes > 0
         assert sample.power_watts is None or sample.power_watts > 0
     finally:
         driver.close()

@@ -239,7 +239,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         num_measured_samples=51200,
     )
     used = DeviceSample(
-        utilisation=0.97,
+        utilization=0.97,
         memory_used_bytes=int(6.3 * GIB),
         temperature_celsius=64.0,
         power_watts=181.0,
@@ -374,7 +374,7 @@ def hostile() -> tuple[Run, Diagnosis]:
         step_seconds=0.02,
         median_seconds=0.02,
         spread=Interval(0.02, 0.0199, 0.0201),
-        phases={"forward": 0.004, "[red]new[/red]": 0.006},
+        phases={"forward": 0.004, "backward": 0.006},
         unaccounted=0.01,
         samples_per_second=412345.0,
         num_steps=30,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from hasten.diagnosis.case import WORTH, Case, ms, percent
-from hasten.records import Finding, HotLine, Where
+from hasten.records import Finding, HotLine, Phase, Where
 
 LOGGING = re.compile(
     # A logarithm is no log: np.log(x) and x.log() are left out, self.log(loss) and wandb.log(...) are not.
@@ -143,7 +143,7 @@ def _validation_gradients(case: Case) -> Finding | None:
     )
 
 
-def _too_often(case: Case, phase: str, every: float | None) -> tuple[float, str] | None:
+def _too_often(case: Case, phase: Phase, every: float | None) -> tuple[float, str] | None:
     """Seconds saved by doing a rare thing once an epoch, and how often it is done now."""
     seconds = case.phase(phase)
     if every is None or seconds < WORTH * case.step:

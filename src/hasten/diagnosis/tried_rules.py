@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hasten.diagnosis.case import Case, ms, percent
-from hasten.records import Finding, Interval, Intervention
+from hasten.records import Finding, Interval, Intervention, Phase
 from hasten.stats import scaled
 
 
@@ -22,7 +22,7 @@ class Tried:
     trial: str
     title: str
     remedy: str
-    phase: str  # where in the user's source
+    phase: Phase  # where in the user's source
 
 
 TRIED = (

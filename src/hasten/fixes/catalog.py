@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hasten.errors import PlanError
 from hasten.fixes import execution, input, memory, precision, recipe
-from hasten.fixes.fix import GUARANTEES, Fix, Guarantee, nearest
-from hasten.records import Settings
+from hasten.fixes.fix import GUARANTEES, Fix, nearest
+from hasten.records import Guarantee, Settings
 
 CATALOG: dict[str, Fix] = {
     fix.name: fix for room in (input, precision, execution, memory, recipe) for fix in room.FIXES

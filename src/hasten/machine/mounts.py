@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import psutil
 
+from hasten.records import DiskKind
+
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "drvfs", "ceph", "lustre", "beegfs", "gpfs",
     "glusterfs", "afs", "fuse.sshfs", "fuse.gcsfuse", "fuse.s3fs", "fuse.mountpoint-s3", "fuse.goofys",
@@ -33,7 +35,7 @@ def find_mount(folder: str, *, mounts: Sequence[Mount]) -> Mount | None:
     return max(reversed(inside), key=lambda mount: len(mount.folder), default=None)
 
 
-def classify(file_system: str, *, disk: str | None, rotational: bool | None) -> str | None:
+def classify(file_system: str, *, disk: str | None, rotational: bool | None) -> DiskKind | None:
     """The kind of disk: "network" "memory" "overlay" "virtual" "ssd" "hdd", or None when nothing tells.
 
     A virtual disk's "rotational" flag is a default that nobody set, so it is believed only when it says no.
@@ -49,7 +51,7 @@ def classify(file_system: str, *, disk: str | None, rotational: bool | None) -> 
     return "virtual" if disk is not None and re.match(r"x?vd[a-z]", disk) else "hdd"
 
 
-def find_disk(folder: str) -> tuple[str | None, str | None]:
+def find_disk(folder: str) -> tuple[str | None, DiskKind | None]:
     """File system and kind of the disk under `folder`."""
     if sys.platform != "linux":
         return None, None

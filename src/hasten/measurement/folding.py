@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hasten.measurement.inside.marks import GRAD, TRAINING, UNKNOWN_LENGTH
 from hasten.measurement.roles import Span, loader_roles, validations
-from hasten.records import RARE
+from hasten.records import PHASES, RARE, Phase, Role
 from hasten.stats import mean_at_size, typical_size
 
 EPSILON = 1e-6  # seconds: less is nothing
@@ -33,8 +33,8 @@ class FoldedStep:
     label: str
     counted: bool
     segment: int = 0  # how many segments came before its own
-    phases: dict[str, float] = field(default_factory=dict)
-    device: dict[str, float] = field(default_factory=dict)  # of the phases that have events
+    phases: dict[Phase, float] = field(default_factory=dict)
+    device: dict[Phase, float] = field(default_factory=dict)  # of the phases that have events
     device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
     num_batches: int = 0
     num_samples: int | None = None
@@ -99,7 +99,7 @@ def validations_of(spans: Sequence[Span]) -> list[Span]:
     return validations(_epoch_starts(ordered, roles, frozenset()), roles)
 
 
-def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozenset[int]) -> list[Span]:
+def _epoch_starts(spans: list[Span], roles: dict[int, Role], with_workers: frozenset[int]) -> list[Span]:
     fresh: set[int] = set()
     changed: list[Span] = []
     for span in spans:
@@ -181,7 +181,7 @@ def _by_step(spans: Sequence[Span], steps: Sequence[FoldedStep]) -> Iterable[lis
         yield sorted(inside, key=lambda s: (s.start, -s.end))
 
 
-def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, str]) -> None:
+def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, Role]) -> None:
     phases: dict[str, float] = defaultdict(float)
     open_spans: list[Span] = []
     for span in spans:
@@ -196,10 +196,10 @@ def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, str]) -> Non
             outer = "data_wait" if open_spans[-1].kind == "next" else open_spans[-1].kind
             phases[outer] -= min(span.end, open_spans[-1].end) - span.start
         open_spans.append(span)
-    step.phases = {kind: max(0.0, seconds) for kind, seconds in phases.items()}
+    step.phases = {phase: max(0.0, phases[phase]) for phase in PHASES if phase in phases}
 
 
-def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
+def _count(step: FoldedStep, span: Span, roles: dict[int, Role]) -> None:
     if span.kind in ("next", "batch"):
         number, length, _ = span.detail  # type: ignore[misc]
         if length is not None and roles.get(int(number)) == "train":

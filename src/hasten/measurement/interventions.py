@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from hasten.measurement.folding import epoch_starts
 from hasten.measurement.recorder import Recorded
-from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample, Value
+from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, Phase, ResourceSample, Value
 
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
 UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
@@ -128,7 +128,8 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
     """What choosing further runs has to know of the first."""
     steps = recorded.measured
     phases: dict[str, float] = {}
-    for phase in {p for s in steps for p in s.phases}:
+    seen: set[Phase] = {p for s in steps for p in s.phases}
+    for phase in seen:
         rare = phase in (*RARE, "data_wait")
         among = steps if rare else recorded.marked
         phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))

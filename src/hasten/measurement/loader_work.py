@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hasten.records import CacheTier, LoaderFacts, Stage, Where
+from hasten.records import CacheTier, LoaderFacts, Role, Stage, StageName, Where
 
 Raw = Mapping[str, Any]
 MOST_SAMPLES = 2000
@@ -20,7 +20,7 @@ FETCHING = 30e-6  # seconds a sample: more is work, not fetching
 
 
 def loader_facts(
-    raw: Raw, stages: Sequence[Raw], roles: Mapping[int, str], window: tuple[float, float]
+    raw: Raw, stages: Sequence[Raw], roles: Mapping[int, Role], window: tuple[float, float]
 ) -> tuple[LoaderFacts, ...]:
     """The loaders that gave batches, with the work measured in `window` (of the run's clock)."""
     lines: dict[int, list[Raw]] = defaultdict(list)
@@ -46,7 +46,7 @@ def _measured(lines: Sequence[Raw], window: tuple[float, float]) -> list[Raw]:
     return inside if len(inside) >= 2 else list(lines)[1:] or list(lines)
 
 
-def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) -> LoaderFacts:
+def _facts(facts: Raw, role: Role, lines: Sequence[Raw], ready: Sequence[int]) -> LoaderFacts:
     place = facts.get("where")
     files = list(dict.fromkeys(f for line in lines for f in line["files"]))
     samples = [s for line in lines for s in line["seconds"]]
@@ -88,7 +88,7 @@ def _facts(facts: Raw, role: str, lines: Sequence[Raw], ready: Sequence[int]) ->
 
 
 def _stages(lines: Sequence[Raw]) -> tuple[Stage, ...]:
-    total: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 4)
+    total: dict[tuple[StageName, str], list[float]] = defaultdict(lambda: [0.0] * 4)
     for line in lines:
         for name, detail, *figures in line["stages"]:
             total[name, detail] = [a + b for a, b in zip(total[name, detail], figures)]

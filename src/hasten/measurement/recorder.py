@@ -19,17 +19,7 @@ from hasten.measurement.inside.programs import MARKED, PLAIN
 from hasten.measurement.loader_work import loader_facts
 from hasten.measurement.roles import Span, loader_roles
 from hasten.measurement.trained import model_facts, optimizer_facts
-from hasten.records import (
-    RARE,
-    CopyFacts,
-    Facts,
-    HotLine,
-    Interval,
-    Overhead,
-    Step,
-    SyncPoint,
-    Where,
-)
+from hasten.records import RARE, CopyFacts, Facts, HotLine, Interval, Overhead, Phase, Step, SyncPoint, Where
 from hasten.stats import ratio_interval
 
 Raw = Mapping[str, Any]  # as json.loads gave it
@@ -87,7 +77,7 @@ class Recorded:
         marked = sum(s.seconds for s in self.marked)
         if not marked:
             return ()
-        total: dict[tuple[str, int, str, str], float] = defaultdict(float)
+        total: dict[tuple[str, int, str, Phase], float] = defaultdict(float)
         for place, phase, seconds in self.raw["lines"]:
             if place is not None:
                 total[(*place, "script" if phase == "between" else phase)] += seconds
@@ -248,7 +238,7 @@ def where(place: Sequence[Any]) -> Where:
 
 
 def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
-    phases = dict(step.phases)
+    phases: dict[Phase, float] = dict(step.phases)
     marked = step.label == MARKED
     if marked and script:
         phases["script"] = script * max(0.0, step.seconds - sum(phases.values()))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
+from hasten.records import Role
 
 LEARNING = ("backward", "optimizer", "step")
 
@@ -24,7 +25,7 @@ class Span:
     detail: object = None
 
 
-def loader_roles(spans: Sequence[Span]) -> dict[int, str]:
+def loader_roles(spans: Sequence[Span]) -> dict[int, Role]:
     """For each loader, "train" or "validation": whether its batches are followed by a backward."""
     groups: dict[int, list[bool]] = defaultdict(list)
     batches: dict[int, int] = defaultdict(int)
@@ -46,7 +47,7 @@ def loader_roles(spans: Sequence[Span]) -> dict[int, str]:
             looked = True
         elif span.kind in LEARNING:
             learned = True
-    roles = {
+    roles: dict[int, Role] = {
         number: "validation" if votes and sum(votes) < 0.1 * len(votes) else "train"
         for number, votes in ((n, groups.get(n, [])) for n in batches)
     }
@@ -55,7 +56,7 @@ def loader_roles(spans: Sequence[Span]) -> dict[int, str]:
     return roles
 
 
-def validations(spans: Sequence[Span], roles: dict[int, str]) -> list[Span]:
+def validations(spans: Sequence[Span], roles: dict[int, Role]) -> list[Span]:
     """Stretches of validation events with no training event between them; detail: [gradients recorded, batches]."""
     found: list[Span] = []
     stretch: list[Span] = []
@@ -76,7 +77,7 @@ def _joined(stretch: Sequence[Span]) -> Span:
     return Span(kind="validation", start=start, end=end, detail=[grad, batches or len(forwards)])
 
 
-def _judged(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[Span, bool]]:
+def _judged(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[Span, bool]]:
     """Each telling event, and whether it is validation.
 
     A batch is what its loader is. A forward is what the batch before it is; but one without gradients after the
@@ -119,7 +120,7 @@ def _evaluates(forward: Span) -> bool:
     return not (flags & TRAINING and flags & GRAD)
 
 
-def _groups(spans: Sequence[Span], roles: dict[int, str]) -> Iterable[tuple[list[Span], str | None]]:
+def _groups(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[list[Span], str | None]]:
     """Events from one batch to the next, with the role of the batch's loader; None before the first batch."""
     group: list[Span] = []
     role: str | None = None

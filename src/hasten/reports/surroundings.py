@@ -122,7 +122,7 @@ def machine_words(run: Run) -> list[str]:
 
 def _device_use(samples: list[ResourceSample], *, index: int, memory_bytes: int) -> str:
     seen = [sample.devices[index] for sample in samples if index < len(sample.devices)]
-    used = _mean(sample.utilisation for sample in seen)
+    used = _mean(sample.utilization for sample in seen)
     memory = [sample.memory_used_bytes for sample in seen if sample.memory_used_bytes is not None]
     hottest = [sample.temperature_celsius for sample in seen if sample.temperature_celsius is not None]
     power = _mean(sample.power_watts for sample in seen)

@@ -157,7 +157,7 @@ def outcome(trial: Trial, tuning: Tuning) -> str:
         return "kept" if any(name in tuning.settings for name in trial.added) else "faster, not kept"
     if trial.verdict == "no difference" and trial.speedup is not None and not _is_narrow(trial.speedup):
         return "inconclusive"
-    return "inconclusive" if trial.verdict == "unclear" else trial.verdict
+    return "inconclusive" if trial.verdict == "inconclusive" else trial.verdict
 
 
 def _is_narrow(speedup: Interval) -> bool:

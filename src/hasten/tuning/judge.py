@@ -20,7 +20,7 @@ from typing import Any
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
 from hasten.fixes.fix import GUARANTEES
 from hasten.measurement.side import Bench, SideError
-from hasten.records import Check, Settings
+from hasten.records import Check, ProofVerdict, Settings
 from hasten.tuning import quality
 from hasten.tuning.manner import KEEPING, Manner, spec_of
 
@@ -242,7 +242,7 @@ def _band(judge: Judge, settings: Settings, base: Settings, *, looks_again: bool
     return quality.within_band(*judge.seeds(base, settings, number))
 
 
-def verdict_of(checks: Sequence[Check]) -> str:
+def verdict_of(checks: Sequence[Check]) -> ProofVerdict:
     """What the checks together say. How samples come is asked only where it can be told.
 
     A target that whole runs reach tells what the losses of the first steps could not.

@@ -14,7 +14,7 @@ from hasten.fixes.catalog import installers_of, start_seconds_of
 from hasten.fixes.fix import Situation
 from hasten.measurement.interventions import START
 from hasten.measurement.turns import POSSIBLE
-from hasten.records import Settings
+from hasten.records import Phase, Settings
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
@@ -40,7 +40,10 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
     case, facts = first.case, first.case.facts
     seconds = Manner.seconds
-    periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
+    periods: dict[Phase, float | None] = {
+        "epoch_start": facts.steps_per_epoch,
+        "validation": facts.steps_per_validation,
+    }
     for phase, period in periods.items():
         if period and case.share(phase) >= 0.05:
             # Twice where it comes often; once where steps are slow, for a search has to end.

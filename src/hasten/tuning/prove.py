@@ -192,7 +192,7 @@ def _speed(trial: Trial, *, sooner: bool) -> Check:
         return quality.passed("speed", f"a step: {trial.verdict} in {len(trial.baseline_seconds)} pairs")
     if trial.verdict == "faster":
         return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
-    if trial.verdict == "unclear":
+    if trial.verdict == "inconclusive":
         return quality.unknown(
             "speed", f"whether it is faster is not clear after {len(trial.baseline_seconds)} pairs"
         )

@@ -177,7 +177,7 @@ def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str 
         return "no difference"
     last = num_pairs >= max(LOOKS)
     hopeless = num_pairs >= FUTILE_FROM and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
-    return "unclear" if last or (gives_up and hopeless) else None
+    return "inconclusive" if last or (gives_up and hopeless) else None
 
 
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
@@ -193,7 +193,7 @@ def _told(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: boo
     looked = max((number for number in LOOKS if number <= len(baseline)), default=0)
     return msgspec.structs.replace(
         trial,
-        verdict=decide(estimate, looked, gives_up=gives_up) or "unclear",
+        verdict=decide(estimate, looked, gives_up=gives_up) or "inconclusive",
         speedup=Interval(*estimate),
         baseline_seconds=tuple(baseline),
         candidate_seconds=tuple(candidate),

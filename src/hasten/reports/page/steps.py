@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from hasten.records import PHASES, Diagnosis, Run, Step
+from hasten.records import PHASES, Diagnosis, Phase, Run, Step
 from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
@@ -27,9 +27,7 @@ def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
     if not math.isfinite(step) or step <= 0:
         return None
     rows: list[dict[str, object]] = []
-    names = [*PHASES, *(name for name in breakdown.phases if name not in PHASES)]
-    parts = [(name, breakdown.phases.get(name)) for name in names]
-    parts.append(("unaccounted", breakdown.unaccounted))
+    parts = [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
     for order, (name, seconds) in enumerate(parts):
         if seconds is None or not math.isfinite(seconds) or seconds < LEAST * step:
             continue
@@ -39,8 +37,8 @@ def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
         if seconds is not None and math.isfinite(seconds):
             text = f"with {bar}: {format.seconds(seconds)} a step"
             rows.append({"bar": bar, "part": "all of it", "ms": 1e3 * seconds, "order": 0, "says": text})
-    shown = [part for part in [*map(format.phase, names), "unaccounted", "all of it"] if _has(rows, part)]
-    keys = {format.phase(name): name for name in names} | {"unaccounted": "unaccounted", "all of it": REST}
+    shown = [part for part in [*map(format.phase, PHASES), "unaccounted", "all of it"] if _has(rows, part)]
+    keys = {format.phase(name): name for name in PHASES} | {"unaccounted": "unaccounted", "all of it": REST}
     bars = list(dict.fromkeys(str(row["bar"]) for row in rows))
 
     def spec(width: int) -> Spec:
@@ -155,13 +153,13 @@ def _told(group: Sequence[Step]) -> str:
     )
 
 
-def _typical(steps: Sequence[Step]) -> dict[str, float]:
+def _typical(steps: Sequence[Step]) -> dict[Phase, float]:
     """The median seconds of each phase, over the steps in which it was asked for."""
-    names = {name for step in steps for name in step.phases}
-    return {name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in names}
+    seen: set[Phase] = {name for step in steps for name in step.phases}
+    return {name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in seen}
 
 
-def _cause(step: Step, typical: dict[str, float]) -> str:
+def _cause(step: Step, typical: dict[Phase, float]) -> str:
     longer = {name: seconds - typical.get(name, 0.0) for name, seconds in step.phases.items()}
     name = max(longer, key=lambda phase: longer[phase], default="")
     if not name or longer[name] < 0.25 * step.seconds:
