@@ -47,6 +47,23 @@ def personal_places(text: str) -> list[str]:
     return [place for place in found if place not in SYSTEM_FOLDERS | {"path"}]
 
 
+def missing_files(page: str, root: Path) -> list[str]:
+    """Files that a page names and the repository lacks, and names "`NAME` in `file`" that the file does not hold."""
+    paths = re.findall(r"`((?:benchmarks|docs|tests|src|\.ci)/[\w./*-]+)`", page)
+    names = re.findall(r"`(\w+\.py)`", page)
+    known = {path.name for folder in ("src", "docs", "tests", "benchmarks") for path in (root / folder).rglob("*.py")}
+    held = re.findall(r"`(\w+)` (?:in|of) `((?:src|docs|tests)/[\w./]+\.py)`", page)
+    return [
+        *(path for path in paths if not list(root.glob(path))),
+        *(name for name in names if name not in known),
+        *(
+            f"{name} of {path}"
+            for name, path in held
+            if (root / path).is_file() and not re.search(rf"\b{name}\b", (root / path).read_text(encoding="utf-8"))
+        ),
+    ]
+
+
 def outside_navigation(docs: Path, mkdocs: str) -> list[str]:
     """Pages that mkdocs' navigation lacks, and entries of it without a page."""
     named = re.findall(r"^ +- .+: (\S+\.md)$", mkdocs, re.MULTILINE)
