@@ -49,6 +49,7 @@ def test_memory_is_counted_and_given_back():
     held = torch.zeros(1 << 20, device=DEVICE)
     assert accelerator.memory_in_use() - before >= held.nbytes
     assert 0 < accelerator.free_memory(torch.device("cuda", 0)) < torch.cuda.mem_get_info()[1]
+    assert 0.0 < accelerator.share_in_use() < 1.0
     del held
     requests = cuda.memory_requests()
     make_room()

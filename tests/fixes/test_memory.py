@@ -10,6 +10,7 @@ from torch import nn
 
 from hasten.fixes.inside import memory
 from hasten.fixes.inside.recompute import blocks_of, recomputing
+from hasten.measurement.inside import shortage
 
 
 class Text(nn.Module):
@@ -316,6 +317,57 @@ def test_samples_that_see_each_other_are_not_cut(put_on, model):
     expected = made(x)
     put_on("micro_batch", 2)
     assert torch.equal(made(x), expected), "a sequence, or a mean, was cut"
+
+
+def test_once_the_first_steps_went_well_nothing_of_a_step_is_looked_at(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 2)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    monkeypatch.setattr(memory, "may_run_out", lambda: False)
+    untouched = torch.autograd.backward, nn.Module.zero_grad
+    put_on("micro_batch", "auto")
+    model = Hungry(99)
+    armed = []
+    for _ in range(4):
+        model(torch.randn(8, 4)).sum().backward()
+        armed.append((torch.autograd.backward, nn.Module.zero_grad) != untouched)
+    assert armed == [True, True, False, False]
+
+
+def test_memory_that_runs_out_late_is_survived_in_a_forward_and_from_then_on(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 0)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    monkeypatch.setattr(memory, "may_run_out", lambda: False)
+    untouched = torch.autograd.backward
+    x = torch.randn(16, 4)
+    torch.manual_seed(0)
+    expected = Hungry(99)(x)
+    put_on("micro_batch", "auto")
+    torch.manual_seed(0)
+    found = Hungry(5)(x)
+    assert torch.allclose(found, expected) and torch.autograd.backward is not untouched
+
+
+def test_a_step_is_looked_at_again_where_most_of_the_memory_is_in_use(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 0)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    used = iter([False, True, False])
+    monkeypatch.setattr(memory, "may_run_out", lambda: next(used))
+    untouched = torch.autograd.backward
+    put_on("micro_batch", "auto")
+    model, armed = Hungry(99), []
+    for _ in range(3):
+        model(torch.randn(8, 4)).sum().backward()
+        armed.append(torch.autograd.backward is not untouched)
+    assert armed == [False, True, False]
+
+
+def test_memory_is_short_where_most_of_it_is_in_use(monkeypatch):
+    for shares in ((0.9, 0.0), (0.0, 0.9)):
+        monkeypatch.setattr(shortage, "_share_of_machine", lambda shares=shares: shares[0])
+        monkeypatch.setattr(shortage, "_share_of_limit", lambda shares=shares: shares[1])
+        assert shortage.may_run_out()
+    monkeypatch.undo()
+    assert 0.0 <= shortage._share_of_machine() <= 1.0 and shortage._share_of_limit() == 0.0
 
 
 def test_where_the_batch_cannot_be_cut_the_scripts_own_error_comes(put_on, capfd):

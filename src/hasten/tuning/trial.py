@@ -22,7 +22,7 @@ import msgspec
 
 from hasten.fixes.catalog import CATALOG, variables_of
 from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
-from hasten.records import Interval, Settings, Trial
+from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
 
@@ -165,7 +165,7 @@ def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
     return [_all_on(seen) for seen in told]
 
 
-def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:
+def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verdict | None:
     """What a look says; None: look again after more pairs."""
     if num_pairs not in LOOKS:
         return None
