@@ -35,7 +35,7 @@ def picture(sources: Sources) -> str:
     lines = ["```mermaid", "flowchart TD"]
     for level, layer in reversed(list(enumerate(LAYERS[""]))):
         nodes = sorted({_node(entry) for entry in layer})
-        lines += [f"  subgraph layer{level}[{level}]", "    direction LR"]
+        lines += [f'  subgraph layer{level}["layer {level}"]', "    direction LR"]
         lines += [f'    {_id(node)}["{_label(node)}"]' for node in nodes] + ["  end"]
     lines += [f"  {_id(node)} --> {_id(other)}" for node in sorted(used) for other in sorted(_direct(node, used))]
     return "\n".join([*lines, "```", ""])
