@@ -47,7 +47,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="release-check-") as name:
         scratch = Path(name)
         sdist, wheel = build(scratch)
-        wrong = [*check_wheel(wheel), *check_sdist(sdist, wheel, scratch), *check_installed(wheel, scratch)]
+        wrong: list[str] = []
+        for check in (check_wheel, check_sdist, check_installed):
+            try:
+                wrong += check(sdist, wheel, scratch)
+            except CommandFailedError as error:
+                wrong.append(str(error))
     unready = not_ready(wheel)
     for line in unready:
         print(f"not yet to be published: {line}")
@@ -58,12 +63,17 @@ def main() -> int:
     return 1 if wrong else 0
 
 
+class CommandFailedError(Exception):
+    """A command ended with an error; the message has the last lines of what it said."""
+
+
 def run(*words: object, cwd: Path) -> str:
-    """A command's standard output; where it fails, this fails with all that it said."""
+    """A command's standard output. Raises CommandFailedError."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, words))} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        said = "\n".join(f"{done.stdout}{done.stderr}".splitlines()[-8:])
+        raise CommandFailedError(f"{' '.join(map(str, words))} ended with {done.returncode}\n{said}")
     return done.stdout
 
 
@@ -93,7 +103,7 @@ def pyproject(root: Path) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- checks
 
 
-def check_wheel(wheel: Path) -> Iterator[str]:
+def check_wheel(_sdist: Path, wheel: Path, _scratch: Path) -> Iterator[str]:
     """What is wrong with a wheel's files and metadata."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -162,7 +172,7 @@ def check_sdist(sdist: Path, wheel: Path, scratch: Path) -> Iterator[str]:
             yield f"the sdist lacks {name}"
 
 
-def check_installed(wheel: Path, scratch: Path) -> Iterator[str]:
+def check_installed(_sdist: Path, wheel: Path, scratch: Path) -> Iterator[str]:
     """What is wrong with the wheel once it is installed."""
     fresh, empty = scratch / "fresh", scratch / "empty"
     empty.mkdir()
