@@ -24,7 +24,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (
         ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py"),
         ("records",),
-        ("agent", "devices"),
+        ("format.py", "agent", "devices"),
         ("machine",),
         ("measurement", "diagnosis", "data", "reports", "workloads"),
         ("fixes",),

@@ -153,7 +153,7 @@ def _stretches(plain: Sequence[Step], *, whole: bool) -> list[float]:
 
 
 def _spread(means: Sequence[float], total: float) -> Interval | None:
-    """95 % interval of the mean, by the means of stretches."""
+    """95% interval of the mean, by the means of stretches."""
     if len(means) < 2:
         return None
     estimate = mean_interval(means)

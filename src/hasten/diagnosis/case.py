@@ -173,14 +173,3 @@ class Case:
         """Whether a finding promises enough to be told."""
         least = WORTH if finding.confirmed_by is not None else WORTH_INFERRED
         return finding.recoverable >= least * self.step
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds with two or three digits, for evidence lines."""
-    value = 1e3 * seconds
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{1e3 * value:.0f} µs"
-
-
-def percent(share: float) -> str:
-    """A share in whole percent, for evidence lines."""
-    return f"{100 * share:.0f} %"

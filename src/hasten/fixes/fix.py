@@ -12,13 +12,13 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from hasten import format
 from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import find_ceiling
 from hasten.diagnosis.diagnose import diagnose
 from hasten.errors import BudgetError, PlanError
 from hasten.records import Diagnosis, Finding, Guarantee, Interval, Intervention, Run, Settings, SkippedState, Value
-from hasten.reports import format
 
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 Kind = Literal["switch", "number", "rate", "size", "word", "names"]

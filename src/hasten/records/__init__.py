@@ -2,7 +2,7 @@
 
 In: nothing. Out: plain data, to and from JSON. Refuses to know torch, clocks and terminals.
 
-Seconds, bytes and ratios are floats or ints throughout; only `reports.format` turns them into words.
+Seconds, bytes and ratios are floats or ints throughout; only `hasten.format` turns them into words.
 `None` means *not measured*; `0.0` is a measured zero.
 """
 

@@ -13,7 +13,7 @@ class Breakdown(Record, frozen=True):
 
     step_seconds: float  # time of record, everything included
     median_seconds: float
-    spread: Interval | None  # 95 % interval of the mean; None when there are too few steps for one
+    spread: Interval | None  # 95% interval of the mean; None when there are too few steps for one
     phases: dict[Phase, float | None]
     unaccounted: float
     samples_per_second: float | None
@@ -80,7 +80,7 @@ class Comparison(Record, frozen=True):
 
     ratio: Interval  # new / old step time; above 1 is slower
     verdict: Verdict  # "slower": beyond what is allowed; "no difference": within it
-    max_slowdown: float  # that is allowed: 0.05 for 5 %
+    max_slowdown: float  # that is allowed: 0.05 for 5%
     old_seconds: tuple[float, ...]  # mean step of each run, or of each stretch where there is one run a side
     new_seconds: tuple[float, ...]
     notes: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class Where(Record, frozen=True):
 
 
 class Interval(Record, frozen=True):
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95% interval."""
 
     value: float
     low: float

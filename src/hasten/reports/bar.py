@@ -6,8 +6,8 @@ In: a Breakdown. Out: rows on a sheet. Refuses to know why a phase takes what it
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hasten import format
 from hasten.records import PHASES, Breakdown
-from hasten.reports import format
 from hasten.reports.sheet import HARD_SPACE, Piece, Sheet
 
 _COLOURS = {

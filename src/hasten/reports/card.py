@@ -7,8 +7,8 @@ or a mean of such.
 
 from typing import NamedTuple
 
+from hasten import format
 from hasten.records import Diagnosis, Finding, Run
-from hasten.reports import format
 from hasten.reports.bar import add_bar
 from hasten.reports.sheet import Sheet
 from hasten.reports.stages import add_loader
@@ -133,7 +133,7 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
 
 
 def _cost(finding: Finding, *, step_seconds: float) -> str:
-    """What would be recovered: "~120 ms a step (38 %)"."""
+    """What would be recovered: "~120 ms a step (38%)"."""
     if finding.interval is not None:
         seconds = format.middle(finding.interval)
     else:

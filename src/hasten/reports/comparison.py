@@ -9,8 +9,8 @@ import statistics
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import Comparison, Interval
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 _SAYS = {

@@ -6,8 +6,8 @@ which stage is to blame.
 
 from collections.abc import Sequence
 
+from hasten import format
 from hasten.records import STAGES, LoaderFacts, Run, Stage
-from hasten.reports import format
 from hasten.reports.sheet import Piece, Sheet
 
 

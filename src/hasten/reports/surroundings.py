@@ -6,8 +6,8 @@ In: a Run. Out: short lines on a sheet. Refuses to judge any of it.
 import re
 from collections.abc import Iterable
 
+from hasten import format
 from hasten.records import Diagnosis, Interval, ResourceSample, Run, SandboxForm
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)|\bCPU (?=@)")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 
+from hasten import format
 from hasten.records import Run
-from hasten.reports import format
 
 MICRO = 1e6
 STEPS, FIRST_LANE = 1, 2  # thread numbers

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import Check, Followed, Interval, Proof, Settings, Skipped, Trial, Tuning
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 NARROW = 1.2  # high over low end of an interval
@@ -87,7 +87,7 @@ def why_empty(tuning: Tuning) -> str:
     late = ", ".join(one.fix for one in left_untried(tuning))
     if late:
         return "; ".join(filter(None, [tried, f"no time was left to try {late}, --budget gives more"]))
-    return tried or "no fix is expected to save 2 % of the step"
+    return tried or "no fix is expected to save 2% of the step"
 
 
 SUGGESTION = (

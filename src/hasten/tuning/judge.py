@@ -226,7 +226,7 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
 
 
 def _band(judge: Judge, settings: Settings, base: Settings, *, looks_again: bool = True) -> Check:
-    """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
+    """Each look errs one-sidedly in 2.5% of all cases, so that both together do in no more than 5%."""
     first, most = SEEDS
     sides = judge.seeds(base, settings, first)
     check = quality.within_band(*sides)

@@ -21,11 +21,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from hasten import format
 from hasten.errors import DirectoryError, PlanError
 from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
-from hasten.reports import format
 from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
 from hasten.safe_text import legible
 from hasten.tuning.judge import LASTING

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hasten import format
 from hasten.records import Check
 from hasten.stats import Estimate, half_width, mean_interval
 
@@ -146,7 +147,9 @@ def samples_vary(baseline: Told, plan: Told, *, comes_again: bool) -> Check:
         return unknown("variety", "no sample came twice")
     before, now = (1 - len({*seen[:number]}) / number for seen in rows)
     if now > before + 0.05:
-        text = f"{100 * now:.0f} % of the samples are copies of earlier ones, {100 * before:.0f} % without the plan"
+        text = (
+            f"{format.share(now)} of the samples are copies of earlier ones, {format.share(before)} without the plan"
+        )
         return failed("variety", text)
     return passed("variety", "samples vary from epoch to epoch as they do without the plan")
 
@@ -239,7 +242,7 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told], *, is_script: 
         )
     if spread > WIDEST_BAND * level:
         return unknown(
-            "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"
+            "band", f"the script's own seeds span {format.share(spread / level)} of the loss: too wide a band"
         )
     margin, mean = margin_of(level, spread), mean_interval(worse)
     text = f"loss {mean.value:+.2g} ({mean.low:+.2g} to {mean.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
@@ -252,7 +255,7 @@ def margin_of(level: float, spread: float) -> float:
 
 
 def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: float) -> Check:
-    """A one-sided test of non-inferiority: the upper end of the mean difference's 95 % interval lies within the margin.
+    """A one-sided test of non-inferiority: the upper end of the mean difference's 95% interval lies within the margin.
 
     An interval that lies wholly on the worse side never passes, whatever the margin: a small harm that is sure is one. It
     fails where it excludes everything up to the `floor`, below which nobody would mind.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hasten import __version__
+from hasten import __version__, format
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input, recipe
 from hasten.fixes.catalog import checked, start_seconds_of, variables_of
@@ -29,7 +29,6 @@ from hasten.measurement.results import RESULTS, make_folder, new_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.side import Bench, Frequencies
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
-from hasten.reports import format
 from hasten.safe_text import redacted
 from hasten.stats import Estimate
 from hasten.tuning.heats import heats, soonest

@@ -90,7 +90,7 @@ def test_the_proof_tells_both_sides_and_their_difference(told):
 
 
 def test_the_page_says_how_full_the_cache_is_and_what_came_from_it(told):
-    assert "RAM: 768 MiB of 1.0 GiB; 70 % of what was asked for" in page(told)
+    assert "RAM: 768 MiB of 1.0 GiB; 70% of what was asked for" in page(told)
 
 
 def test_the_record_can_be_taken_from_the_page(told):

@@ -61,7 +61,7 @@ def measure(
 ) -> Program:
     """Alternate plain and marked segments until the figure is steady, `num_steps` are done or `seconds` are over.
 
-    Steady: the 95 % interval of the mean step is within 2 % of it, over at least 5 s, 20 steps and four plain segments.
+    Steady: the 95% interval of the mean step is within 2% of it, over at least 5 s, 20 steps and four plain segments.
     An epoch that would end within the time is waited for, for its end carries costs of its own. `last` is a
     segment to end with.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hasten import format
 from hasten.records import LoaderFacts, Run
-from hasten.reports import format
 from hasten.reports.page.chart import Chart, Spec, draw, named_rows, says, short
 
 MOST_STAGES = 14

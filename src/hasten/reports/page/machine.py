@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hasten import format
 from hasten.records import DeviceSample, ResourceSample, Run, Value
-from hasten.reports import format
 from hasten.reports.page.chart import Chart, Spec, draw, says
 
 MOST_POINTS = 240  # of a line

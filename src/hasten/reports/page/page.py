@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from hasten import format
 from hasten.records import (
     BothSides,
     Diagnosis,
@@ -32,7 +33,6 @@ from hasten.records import (
     Tuning,
     encode,
 )
-from hasten.reports import format
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.loader import cost_of_a_sample
@@ -170,7 +170,7 @@ def _tiles(told: Told) -> list[tuple[str, str, str]]:
         if breakdown.spread is not None and spread:
             step = format.middle(breakdown.spread)
         rate = format.rate(breakdown.samples_per_second)
-        tiles.append(("step time", step, f"{spread} at 95 %" if spread else ""))
+        tiles.append(("step time", step, f"{spread} at 95%" if spread else ""))
         tiles.append(("throughput", rate, format.count(breakdown.num_steps, noun="step")))
     if ceiling.free_batches is not None:
         gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""

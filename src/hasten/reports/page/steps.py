@@ -9,8 +9,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from hasten import format
 from hasten.records import PHASES, Diagnosis, Phase, Run, Step
-from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
 LEAST = 0.002  # of the step: less cannot be seen in a bar
