@@ -110,7 +110,7 @@ def _version() -> str:
 def _choices() -> dict[str, str]:
     """What each name of a Literal stands for; a phase has a section of its own."""
     found: dict[str, str] = {"Phase": "[phase](#phases)"}
-    for path in RECORDS.glob("*.py"):
+    for path in (*sorted(RECORDS.glob("*.py")), RECORDS.parent / "protocol.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
                 found.setdefault(ast.unparse(node.targets[0]), _literal(ast.unparse(node.value)))

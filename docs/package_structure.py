@@ -23,7 +23,8 @@ Graph = Mapping[str, set[str]]  # relative path -> relative paths of what it imp
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (
         ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py"),
-        ("records",),
+        ("protocol.py",),
+        ("raw_run.py", "records"),
         ("format.py", "agent", "devices"),
         ("machine",),
         ("measurement", "diagnosis", "data", "reports", "workloads"),

@@ -172,10 +172,10 @@ def test_the_loss_that_the_proof_saw_is_in_the_plan_and_read_back(tmp_path):
     path = tmp_path / "hasten.toml"
     write_plan(path, proven)
     seen = read_plan(path).seen
-    assert seen["loss_steps"] == 40 and seen["loss"] == pytest.approx(2.0 - 0.011 * 33, abs=0.02)
-    assert seen["loss_spread"] > 0
+    assert seen.loss_steps == 40 and seen.loss == pytest.approx(2.0 - 0.011 * 33, abs=0.02)
+    assert seen.loss_spread > 0
     write_plan(path, msgspec.structs.replace(tuning, settings={"cache": "auto"}))
-    assert not read_plan(path).seen, "epochs of its proof may have been cut short"
+    assert read_plan(path).seen is None, "epochs of its proof may have been cut short"
 
 
 def test_on_another_machine_it_says_which_lines_are_in_doubt():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from hasten.protocol import EndedBy, SandboxForm
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
@@ -34,7 +35,6 @@ StageName = Literal["read", "decode", "transform", "getitem", "collate"]
 STAGES: tuple[StageName, ...] = get_args(StageName)
 Role = Literal["train", "validation"]
 Boundary = Literal["optimizer", "backward"]
-EndedBy = Literal["hasten", "script", "out of memory"]
 StartMethod = Literal["fork", "spawn", "forkserver"]
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive", "failed"]
@@ -250,9 +250,6 @@ class Overhead(Record, frozen=True):
     seconds_per_mark: float
     record_seconds: float = 0.0  # estimated cost a step of the time-of-record hooks
     sampler_cpu: float | None = None  # cores used by the parent's resource sampling
-
-
-SandboxForm = Literal["overlay", "landlock", "redirect"]
 
 
 class Run(Record, frozen=True):

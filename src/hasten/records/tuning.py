@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hasten.protocol import Value
 from hasten.records.codec import Name, Record
 from hasten.records.diagnosis import CacheNeed
 from hasten.records.machine import Machine
@@ -12,7 +13,6 @@ from hasten.records.run import Interval, Verdict
 ProofVerdict = Literal["proven", "not proven", "broken"]
 Guarantee = Literal["identical", "rounding", "precision", "recipe"]  # strongest first; see docs/tuning.md
 
-Value = bool | int | float | str
 Settings = dict[str, Value]
 
 

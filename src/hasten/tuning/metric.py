@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hasten import format
 from hasten.fixes.catalog import variables_of
@@ -57,7 +57,7 @@ class Metric:
         """One whole run. Raises SideError."""
         if self.command is not None:
             bench = Bench(self.command, bench.workspace, patience=bench.patience)
-        spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": LONGEST}
+        spec = replace(spec_of(settings, Manner(), shift=shift), mode="hold", seconds=LONGEST)
         environment = {**variables_of(settings, scratch=bench.folder), **UNBUFFERED}
         return self._read(bench.run_whole(spec=spec, environment=environment))
 

@@ -6,19 +6,17 @@ the script and its terminal: on systems that can, this process becomes the scrip
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.errors import CommandError
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import specs_of, variables_of
 from hasten.measurement.environment import plugin_environment
-from hasten.measurement.inside.child import PLAN_VARIABLE
-from hasten.measurement.interventions import START
 from hasten.measurement.results import FOLLOWED, make_folder
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
 from hasten.records import Settings
 from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
@@ -48,18 +46,15 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, 
     """The environment of a run under a plan."""
     settings = {**SURVIVAL, **plan.settings}
     make_folder(root)
-    spec: Mapping[str, object] = {
-        "mode": "follow",
-        "plugins": [START],
-        "fixes": installers_of(settings),
-        "unasked": [name for name in SURVIVAL if name not in plan.settings],
-        "baseline": plan.baseline_rate,
-        "proof": dict(plan.seen) if plan.command == redacted(told) else {},
-        "diary": {
-            "file": os.fspath((root / FOLLOWED).resolve()),
-            "told": {"script": script_of(told), "settings": plan.settings},
-        },
-    }
+    following = Following(
+        script=script_of(told),
+        settings=plan.settings,
+        log=os.fspath((root / FOLLOWED).resolve()),
+        baseline_rate=plan.baseline_rate,
+        proof=plan.seen if plan.command == redacted(told) else None,
+        unasked=tuple(name for name in SURVIVAL if name not in plan.settings),
+    )
     environment = plugin_environment(variables_of(settings))
-    environment[PLAN_VARIABLE] = json.dumps(spec)
+    if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so
+        environment[SPEC_VARIABLE] = to_json(LaunchSpec(mode="follow", fixes=specs_of(settings), following=following))
     return environment

@@ -83,9 +83,8 @@ def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
 
 def _all_on(seen: Seen) -> Seen:
     """The same. Raises SideError where one of its fixes is not on."""
-    for name, state in seen.fixes.items():
-        if state != "on":
-            raise NotOnError(f"{name} is not on: {state}")
+    for name, why in seen.not_applied.items():
+        raise NotOnError(f"{name} is not on: {why}")
     return seen
 
 

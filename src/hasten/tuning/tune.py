@@ -34,7 +34,7 @@ from hasten.stats import Estimate
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import LASTING, Judge
-from hasten.tuning.manner import Manner, manner_of, told_under
+from hasten.tuning.manner import Manner, base_spec, manner_of
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
@@ -158,7 +158,7 @@ class _Tuning:
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec=told_under(settings, manner),
+                spec=base_spec(settings, manner),
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(

@@ -26,6 +26,7 @@ from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.site import Forward, Site
 from hasten.measurement.inside.shortage import make_room, may_run_out, ran_out
+from hasten.protocol import Value
 
 Function = Callable[..., object]
 MOST_PIECES = 1024
@@ -33,7 +34,7 @@ FIRST = 100  # forwards of training: where memory is going to run out, it does s
 EVERY = 64  # forwards between two looks at how much memory is left
 
 
-def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
+def keep_device_memory(site: Site, _fix: str, _value: Value) -> None:
     """The script's calls to empty the allocator's cache do nothing; where memory runs out, PyTorch empties it itself."""
 
     def make(original: Callable[..., object]) -> Callable[..., object]:
@@ -47,11 +48,11 @@ def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
         site.patches.wrap(module, "empty_cache", make)
 
 
-def micro_batch(site: Site, fix: str, value: object) -> None:
+def micro_batch(site: Site, fix: str, value: Value) -> None:
     """At most so many samples held for backward at once; "auto": all of them, until memory runs out."""
     survival = _survive(site, fix)
     if value != "auto":
-        survival.most_samples = int(value)  # type: ignore[call-overload]
+        survival.most_samples = int(value)
 
 
 def _survive(site: Site, fix: str) -> _Survival:

@@ -15,7 +15,8 @@ import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
-Place = tuple[str, int, str]
+from hasten.raw_run import Place
+
 Lines = tuple[tuple[CodeType, int], ...]
 
 USER, LIBRARY, INSIDE = 2, 1, 0
