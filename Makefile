@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint json docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
+.PHONY: help venv test lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,12 +23,18 @@ lint: venv ## ruff (rules and format) and pyright (strict)
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-json: venv ## write docs/json.md anew from the source of the records
-	$(BIN)/python docs/make_json_reference.py
+check: lint ## what a commit must pass: lint, generated files, and the guards of tests/guards
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/pytest tests/guards
 
-docs: venv ## draw the pictures from committed results, and build the pages into site/; a broken link is an error
-	$(BIN)/python docs/make_pictures.py
+generated: venv ## write every generated file: tables and pictures of docs/, known.json, the repository's address
+	$(BIN)/python docs/generate.py
+
+docs: generated ## build the pages into site/; a broken link is an error
 	$(BIN)/mkdocs build --strict
+
+release-check: venv ## build sdist and wheel into dist/, install the wheel in a fresh environment and try it
+	$(BIN)/python .ci/release_check.py
 
 bench-overhead: venv ## what measuring costs: step times with and without hasten, in turn
 	$(BIN)/python benchmarks/overhead.py

@@ -21,11 +21,11 @@ from benches import bench_of
 from stories import RESULTS
 from story_common import FOLDERS, scratch, shown
 
+from hasten import format
 from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Frequencies
 from hasten.records import Settings, Trial, to_json
-from hasten import format
 from hasten.stats import Estimate
 from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import compare

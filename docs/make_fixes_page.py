@@ -8,9 +8,10 @@ What a fix is called, does, guarantees and may be set to is written in one place
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from types import ModuleType
+
+from generate import main
 
 from hasten.fixes import execution, input, memory, precision, recipe
 from hasten.fixes.fix import Fix
@@ -40,6 +41,11 @@ What `hasten tune` tries and `hasten run` applies, from outside, to a script tha
 """
 
 
+def files() -> dict[Path, str]:
+    """The page by its path."""
+    return {PAGE: page()}
+
+
 def page() -> str:
     """The whole page as text."""
     parts = [HEAD]
@@ -62,15 +68,5 @@ def _row(fix: Fix) -> str:
     return f"| `{fix.name}` | {fix.allowed} | {fix.title}{extra} | {fix.guarantee} | {answers} |\n"
 
 
-def main() -> int:
-    """Write or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    return int(page() != PAGE.read_text(encoding="utf-8"))
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(files))

@@ -7,10 +7,11 @@ python docs/make_gpu_page.py --check   say whether it is up to date, and exit wi
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from generate import between, main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "gpu.md"
@@ -43,21 +44,15 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def files() -> dict[Path, str]:
+    """The page by its path."""
+    return {PAGE: page()}
+
+
 def page(results: Path = RESULTS) -> str:
     """The whole page with its measured part made anew."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{measured(results)}\n{END}{after}"
-
-
-def main() -> None:
-    """Write the page, or check it."""
-    if "--check" in sys.argv:
-        sys.exit(
-            0 if page() == PAGE.read_text(encoding="utf-8") else f"{PAGE} is out of date: run {Path(__file__).name}"
-        )
-    PAGE.write_text(page(), encoding="utf-8")
+    return between(PAGE.read_text(encoding="utf-8"), BEGIN, END, measured(results))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(files))

@@ -8,7 +8,6 @@ A record's docstring and the comment behind each field are the page's text: they
 
 from __future__ import annotations
 
-import argparse
 import ast
 import functools
 import io
@@ -16,6 +15,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+from generate import main
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "src" / "hasten" / "records"
@@ -33,7 +34,7 @@ HEAD = """\
 
 <!-- Written by docs/make_json_reference.py from src/hasten/records; edit the docstrings and comments there. -->
 
-Every verb has `--json`: one object on standard output, and nothing else there; what the measured script prints goes elsewhere meanwhile.
+Every command but `hasten run` has `--json`: one object on standard output, and nothing else there; what the measured script prints goes elsewhere meanwhile.
 
 | verb | the object's keys |
 |---|---|
@@ -54,6 +55,11 @@ What holds for all of it:
 - Unknown fields are to be ignored: newer versions of hasten add some without a new `version`. A field that changes its meaning, or goes, raises `version`; hasten refuses to read a record newer than itself.
 
 """
+
+
+def files() -> dict[Path, str]:
+    """The page by its path."""
+    return {PAGE: page()}
 
 
 def page() -> str:
@@ -104,7 +110,7 @@ def _version() -> str:
 def _choices() -> dict[str, str]:
     """What each name of a Literal stands for; a phase has a section of its own."""
     found: dict[str, str] = {"Phase": "[phase](#phases)"}
-    for path in (RECORDS.parent / "protocol.py", *RECORDS.glob("*.py")):
+    for path in (*sorted(RECORDS.glob("*.py")), RECORDS.parent / "protocol.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
                 found.setdefault(ast.unparse(node.targets[0]), _literal(ast.unparse(node.value)))
@@ -145,17 +151,5 @@ def _phases() -> str:
     return head + "\n".join(["| phase | what it is |", "|---|---|", *rows]) + "\n\n"
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="compare only")
-    if parser.parse_args().check:
-        fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-        print("up to date" if fresh else f"{PAGE.name} is out of date; run python docs/make_json_reference.py")
-        return 0 if fresh else 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(files))

@@ -8,11 +8,11 @@ A wheel carries no docs, and a page opens offline: so the paragraphs go with the
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from pathlib import Path
+
+from generate import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "bottlenecks.md"
@@ -20,14 +20,14 @@ KNOWN = ROOT / "src" / "hasten" / "reports" / "page" / "assets" / "known.json"
 MARK = "**How it is known.**"
 
 
-def known() -> str:
+def files() -> dict[Path, str]:
     """JSON: the paragraph of each kind of finding, without markup."""
     found: dict[str, str] = {}
     for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         kind = section.partition("\n")[0].strip()
         paragraph = next((line for line in section.splitlines() if line.startswith(MARK)), "")
         found[kind] = plain(paragraph.removeprefix(MARK).strip())
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return {KNOWN: json.dumps(found, indent=1, ensure_ascii=False) + "\n"}
 
 
 def plain(text: str) -> str:
@@ -36,16 +36,5 @@ def plain(text: str) -> str:
     return re.sub(r"[`*]", "", text)
 
 
-def main() -> None:
-    """Write the file, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true")
-    text = known()
-    if not parser.parse_args().check:
-        KNOWN.write_text(text, encoding="utf-8")
-    elif KNOWN.read_text(encoding="utf-8") != text:
-        sys.exit(f"{KNOWN.relative_to(ROOT)} is not what docs/bottlenecks.md says; run python docs/make_known.py")
-
-
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(files))

@@ -8,16 +8,15 @@ A picture reads what a benchmark has saved; it never measures.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
-import sys
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from generate import main
 
 from hasten.records import Run
 from hasten.reports.page.chart import Chart, draw, says, standalone
@@ -170,7 +169,7 @@ PICTURED: dict[str, Callable[[], Chart | None]] = {
 }
 
 
-def pictures() -> dict[Path, str]:
+def files() -> dict[Path, str]:
     """Each picture's file and text."""
     colours = resources.files("hasten.reports.page").joinpath("assets").joinpath("colours.css").read_text("utf-8")
     drawn = {name: make() for name, make in PICTURED.items()}
@@ -181,18 +180,5 @@ def pictures() -> dict[Path, str]:
     }
 
 
-def main() -> None:
-    """Write the pictures, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    PICTURES.mkdir(exist_ok=True)
-    for path, text in pictures().items():
-        if not check:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path.relative_to(ROOT)} is not what the results say; run python docs/make_pictures.py")
-
-
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(files))

@@ -90,7 +90,7 @@ def _saved_without_debugging(situation: Situation) -> float | None:
 
 
 def _saved_by_keeping_memory(situation: Situation) -> float | None:
-    """A page fault that zeroes a page takes about a microsecond on the servers of docs/log.md."""
+    """A page fault that zeroes a page takes about a microsecond on the servers of docs/development/log.md."""
     faults = situation.case.faults_per_step
     computing = situation.case.phase("forward", "loss", "backward")
     return min(1e-6 * faults, 0.5 * computing) if faults is not None else None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-import hasten
+from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
 from hasten.machine.disk import read_twice
 from hasten.machine.machine import read_machine
@@ -290,7 +290,7 @@ def run_of(
     first = recorded.raw.first_step_at
     return Run(
         version=RECORD_VERSION,
-        hasten=hasten.__version__,
+        hasten=__version__,
         id=name,
         command=command,
         directory=os.getcwd(),

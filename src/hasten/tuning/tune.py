@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-import hasten
-from hasten import format
+from hasten import __version__, format
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input, recipe
 from hasten.fixes.catalog import checked, start_seconds_of, variables_of
@@ -179,7 +178,7 @@ class _Tuning:
         samples = [s.num_samples for s in run.steps if s.num_samples is not None]
         return Tuning(
             version=RECORD_VERSION,
-            hasten=hasten.__version__,
+            hasten=__version__,
             id=name,
             command=self.told,
             directory=os.getcwd(),

@@ -6,10 +6,10 @@ In: nothing. Out: their states. Refuses generators that the script made for itse
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from hasten.devices import accelerator
@@ -26,7 +26,9 @@ class Chance(NamedTuple):
 
 def chance() -> Chance:
     """The states now."""
-    return Chance(torch.get_rng_state(), accelerator.random_states(), random.getstate(), np.random.get_state())
+    numpy = _numpy()
+    drawn = numpy.random.get_state() if numpy is not None else None
+    return Chance(torch.get_rng_state(), accelerator.random_states(), random.getstate(), drawn)
 
 
 def chance_on(device: str) -> Chance:
@@ -41,4 +43,11 @@ def set_chance(states: Chance) -> None:
     accelerator.set_random_states(states.devices)
     if states.python is not None:
         random.setstate(states.python)
-        np.random.set_state(states.numpy)
+    numpy = _numpy()
+    if states.numpy is not None and numpy is not None:
+        numpy.random.set_state(states.numpy)
+
+
+def _numpy() -> Any:
+    """NumPy where the script has it; a fix does not need it."""
+    return sys.modules.get("numpy")

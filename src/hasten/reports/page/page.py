@@ -4,7 +4,7 @@ In: a Run with its Diagnosis, perhaps a search and the runs diagnosed in it. Out
 and figure stands in the records.
 
 Jinja2 fills the page, and escapes whatever comes from the user's machine; Vega-Lite draws the charts, at the time the page
-is written, so that it carries drawings and no drawing library (see docs/architecture.md).
+is written, so that it carries drawings and no drawing library (see docs/development/architecture.md).
 """
 
 from __future__ import annotations
