@@ -33,7 +33,7 @@ class ImageSet:
     grain: float  # gray levels from one pixel to the next
     num_labels: int = 0
     several_labels: bool = False  # an image has any number of them, in `labels.csv`; otherwise one, its class folder
-    wave: float = 0.0  # gray levels of a label's wave
+    wave: float = 0.0  # gray levels of a label's wave, on average
     quality: int | None = 82  # of a color JPEG file; None: a gray PNG file
 
     def labels_of(self, number: int) -> list[int]:
@@ -71,7 +71,7 @@ PHOTOS = ImageSet(
     texture=((3, 40.0), (8, 18.0), (24, 8.0), (80, 5.0)),
     grain=2.5,
     num_labels=10,
-    wave=25.0,
+    wave=15.0,
 )
 THUMBNAILS = ImageSet(
     name="thumbnails",
@@ -79,7 +79,7 @@ THUMBNAILS = ImageSet(
     texture=((3, 40.0), (8, 18.0), (24, 8.0)),
     grain=1.5,
     num_labels=10,
-    wave=25.0,
+    wave=4.0,
 )
 SCENES = ImageSet(
     name="scenes",
@@ -161,7 +161,8 @@ def draw(images: ImageSet, number: int) -> np.ndarray:
         smooth = [Image.fromarray(channel).resize(images.size, Image.Resampling.BILINEAR) for channel in coarse]
         pixels += np.stack(smooth, axis=-1)
     for label in images.labels_of(number):
-        pixels += images.wave * _wave(label, rng, width, height)[..., None]
+        strength = images.wave * rng.uniform(0, 2)  # so that some images are hard
+        pixels += strength * _wave(label, rng, width, height)[..., None]
     return pixels.clip(0, 255).astype(np.uint8).squeeze()
 
 
