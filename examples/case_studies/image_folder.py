@@ -44,6 +44,8 @@ def labels_file(folder, num_images=None):
     paths = {path.name: path for path in find_images(folder)}
     parts = {"train": [], "val": []}
     for name, *targets, part in rows:
+        if part not in parts:
+            raise ValueError(f"the last column is train or val, not {part!r}")
         if name in paths:  # a row whose image is missing is skipped
             parts[part].append((paths[name], [float(target) for target in targets]))
     return split(folder, parts["train"], parts["val"], num_images, header[1:-1])

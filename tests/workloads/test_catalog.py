@@ -59,10 +59,13 @@ def test_a_missing_folder_is_refused():
         describe_data(XRAY, Path("nowhere"), num_images=8)
 
 
-def test_an_unknown_split_in_the_table_is_refused(tmp_path):
-    (tmp_path / "labels.csv").write_text("image,label0,split\na.png,1,later\n")
+@pytest.mark.parametrize(
+    ("row", "message"), [("a.png,1,later", "train or val, not 'later'"), ("a.png,many,val", "'many'"), ("a.png", "")]
+)
+def test_a_table_that_cannot_be_read_is_named(tmp_path, row, message):
+    (tmp_path / "labels.csv").write_text(f"image,label0,split\n{row}\n")
     (tmp_path / "a.png").touch()
-    with pytest.raises(DataError, match="later"):
+    with pytest.raises(DataError, match=rf"labels\.csv: .*{message}"):
         describe_data(XRAY, tmp_path, num_images=8)
 
 

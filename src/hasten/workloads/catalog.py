@@ -61,8 +61,10 @@ def describe_data(workload: Workload, folder: Path, *, num_images: int) -> tuple
         raise DataError(f"{folder}: no such folder")
     try:
         train, val, labels = runpy.run_path(str(SCRIPTS / "image_folder.py"))[workload.reader](folder, num_images)
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
         raise DataError(str(error)) from None
+    except ValueError as error:
+        raise DataError(f"{folder / 'labels.csv'}: {error}") from None
     for path, _ in [*train, *val]:
         try:
             with Image.open(path):
