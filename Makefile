@@ -60,7 +60,7 @@ bench-search: venv ## what the search finds against every combination of the sam
 regress: venv ## this checkout against another commit, in turn; BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands"]
 	$(BIN)/python benchmarks/regress.py $(BASE) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))
 
-gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose stories" BUDGET=30m RESULTS=DIR DRY=1
+gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose case_studies" BUDGET=30m RESULTS=DIR DRY=1
 	PYTHON=$(GPU_PYTHON); $${PYTHON:-$(BIN)/python} benchmarks/gpu_day.py $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))
 
 gpu-wheels: ## the packages that a machine with torch but no network may lack, into .wheels/; WHEELS_FOR=3.12

@@ -47,9 +47,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from case_study_common import hasten, scratch, shown
 from loader_sides.process_tree import cpu_seconds
 from regress import printed
-from story_common import hasten, scratch, shown
 from tune import first_run
 
 from hasten.diagnosis.diagnose import diagnose

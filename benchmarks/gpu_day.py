@@ -1,6 +1,6 @@
 """Everything that only a GPU can tell, in sections that run one by one: for a machine that is at hand for minutes.
 
-    make gpu-day [ONLY="diagnose stories"] [BUDGET=30m] [RESULTS=DIR] [DRY=1]
+    make gpu-day [ONLY="diagnose case_studies"] [BUDGET=30m] [RESULTS=DIR] [DRY=1]
     python benchmarks/gpu_day.py [--only SECTION ...] [--budget 30m] [--results DIR] [--dry] [--list]
 
 A section holds items; each is a process of its own that writes RESULTS/SECTION/ITEM.json and takes at most eight minutes.
@@ -53,8 +53,8 @@ def main() -> int:
 
     if wanted.list:
         for name, section in SECTIONS.items():
-            print(f"{name:10s} {section.what}")
-            print(f"{'':10s} {' '.join(section.items)}")
+            print(f"{name:12s} {section.what}")
+            print(f"{'':12s} {' '.join(section.items)}")
         return 0
     if wanted.item:
         section, item = wanted.item.split("/", 1)

@@ -16,7 +16,7 @@ Intervals are 95 %, Student's t over the rounds' values (a ratio's by bootstrap)
 cannot run is named with the reason. How to make the environments stands in loader_requirements.txt.
 
     python benchmarks/loader.py [--only WORKLOAD ...] [--sides NAME,NAME] [--rounds 5] [--seconds 5] [--photos DIR]
-                                [--films DIR] [--python EXE] [--python-streaming EXE] [--as-before] [--check]
+                                [--xray DIR] [--python EXE] [--python-streaming EXE] [--as-before] [--check]
 
 `--check` is one epoch of 192 samples: it shows that all sides run, and its figures mean nothing. Prints a table a
 workload and one JSON line; every run goes to benchmarks/results/loader/WORKLOAD.json, or to WORKLOAD.some.json where
@@ -36,7 +36,7 @@ from pathlib import Path
 from loader_sides.catalog import WORKLOADS, Side, Workload
 from loader_sides.environment import Environment, look_into
 from loader_sides.rounds import Bench, compare_pixels, find_workers, timed_rounds
-from loader_sides.sources import films_of, photos_of
+from loader_sides.sources import photos_of, xrays_of
 from loader_sides.table import print_half_cache, print_table, summary, without_infinity
 
 RESULTS = Path(__file__).resolve().parent / "results" / "loader"
@@ -46,11 +46,11 @@ def main() -> None:
     wanted = arguments()
     environments = {"main": look_into(wanted.python), "streaming": look_into(wanted.python_streaming)}
     scratch = Path(wanted.scratch)
-    films = any(WORKLOADS[name].data == "films" for name in wanted.only)
+    xray = any(WORKLOADS[name].data == "xray" for name in wanted.only)
     bench = Bench(
         environments=environments,
         photos=str(photos_of(wanted.photos, scratch)),
-        films=str(films_of(wanted.films, scratch)) if films else "",
+        xray=str(xrays_of(wanted.xray, scratch)) if xray else "",
         scratch=str(scratch),
         seconds=0.0 if wanted.check else wanted.seconds,
         num_samples=192 if wanted.check else None,
@@ -78,7 +78,7 @@ def run_workload(name: str, workload: Workload, bench: Bench, wanted: argparse.N
         "title": workload.title,
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "environments": {key: found.versions for key, found in bench.environments.items()},
-        "data": {"photos": wanted.photos or "made", "films": wanted.films or "made"},
+        "data": {"photos": wanted.photos or "made", "xray": wanted.xray or "made"},
         "half_bytes": bench.half_bytes() if name == "half_cache" else None,
         "seconds": bench.seconds,
         "load_before_rounds": [],
@@ -128,7 +128,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="for all sides, instead of searching for each one's best")
     parser.add_argument("--as-before", action="store_true", help="workers and pixels from WORKLOAD.json")
     parser.add_argument("--photos", help="a folder of class folders of JPEG files; left out: made here")
-    parser.add_argument("--films", help="a folder of PNG files; left out: made here")
+    parser.add_argument("--xray", help="a folder of PNG files; left out: made here")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the sides")
     parser.add_argument("--python-streaming", default=sys.executable, help="the one with MosaicML Streaming")
     parser.add_argument("--scratch", default=str(Path(tempfile.gettempdir()) / "hasten-loader-benchmark"))

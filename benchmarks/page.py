@@ -2,7 +2,7 @@
 
     python benchmarks/page.py [--steps 100 100000 1000000]
 
-A committed run of the X-ray story, its steps over and over until there are so many. Prints a table and one JSON line,
+A committed run of the X-ray case study, its steps over and over until there are so many. Prints a table and one JSON line,
 which goes to benchmarks/results/page.json too.
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs="+", default=[100, 100_000, 1_000_000])
     wanted = parser.parse_args()
-    told = json.loads((RESULTS / "stories" / "xray.json").read_text(encoding="utf-8"))
+    told = json.loads((RESULTS / "case_studies" / "xray.json").read_text(encoding="utf-8"))
     run = msgspec.convert(told["run"], Run)
     page(Told(run=run, diagnosis=diagnose(run)))  # what is imported, is imported now
     found = {

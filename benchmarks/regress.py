@@ -12,7 +12,8 @@ fixtures  `hasten diagnose` on every script of tests/faulty: the first finding a
 tune      `hasten tune` on six of them: the speedup that was proven, and how long it took
 loader    benchmarks/loader.py on its six main cases: samples/s and CPU over torch's of the same minute
 overhead  benchmarks/overhead.py of each commit
-stories   the five stories' scripts under their input fixes, ROUNDS times, in turn; HASTEN_STORIES names the folder of images
+case_studies  the scripts of examples/case_studies under their input fixes, ROUNDS times, in turn; HASTEN_CASE_STUDIES names
+          the folder of images
 
 What is there is skipped: results lie in .regress/BASE..HEAD/, and the table is made of them. A part that a commit cannot do
 is told as such.
@@ -36,15 +37,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from case_study_common import FOLDERS
 from loader_sides.catalog import WORKLOADS
-from story_common import FOLDERS
 
 from hasten.stats import ratio_interval
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = sorted(path.stem for path in (ROOT / "tests" / "faulty").glob("*.py"))
 TUNED = ("slow_decode", "too_few_workers", "full_precision", "anomaly_detection", "python_bound_data", "sync_points")
-LOADERS = ("photos_cold", "photos_second_epoch", "center_second_epoch", "films", "numpy_dataset", "tensors")
+LOADERS = ("photos_cold", "photos_second_epoch", "center_second_epoch", "xray", "numpy_dataset", "tensors")
 COMMANDS = {
     "--version": ["--version"],
     "--help": ["--help"],
@@ -54,7 +55,7 @@ COMMANDS = {
 }
 
 # Their input fixes alone, for so many epochs that most samples come from the cache.
-STORIES = {
+CASE_STUDIES = {
     "xray": (["cache=auto"], "--images 64 --epochs 3"),
     "feed": (["cache=auto"], "--images 800 --epochs 6"),
     "superres": (["cache=auto"], "--epochs 6 --blocks 1 --channels 8"),
@@ -208,12 +209,12 @@ def overhead(side: Side, _item: str, rounds: int) -> dict[str, Any]:
     return {"ratios": json.loads(done.stdout.splitlines()[-1])["ratios_wall_and_cpu"]}
 
 
-def story(side: Side, item: str, _rounds: int) -> dict[str, Any]:
-    """A story's script under a fixed plan, from its start to its end."""
-    settings, arguments = STORIES[item]
+def case_study(side: Side, item: str, _rounds: int) -> dict[str, Any]:
+    """A script of this checkout under a fixed plan, from its start to its end."""
+    settings, arguments = CASE_STUDIES[item]
     words = [word for setting in settings for word in ("--set", setting)]
-    script = side.tree / "src" / "hasten" / "workloads" / f"{item}.py"
-    data = Path(os.environ["HASTEN_STORIES"]).resolve() / FOLDERS[item]
+    script = ROOT / "examples" / "case_studies" / f"{item}.py"
+    data = Path(os.environ["HASTEN_CASE_STUDIES"]).resolve() / FOLDERS[item]
     with scratch() as folder:
         before, start = os.times(), time.perf_counter()
         done = side.hasten("run", *words, script, "--data", data, *arguments.split(), cwd=folder)
@@ -231,7 +232,7 @@ PARTS: dict[str, tuple[Callable[[Side, str, int], dict[str, Any]], tuple[str, ..
     "fixtures": (fixture, tuple(FIXTURES), False),
     "loader": (loader, LOADERS, False),
     "tune": (tuned, TUNED, False),
-    "stories": (story, tuple(STORIES), True),
+    "case_studies": (case_study, tuple(CASE_STUDIES), True),
 }
 
 
@@ -292,7 +293,7 @@ def rows(part: str, item: str, found: dict[str, Any]) -> Iterator[tuple[str, str
     if part == "size":
         for name in ("bytes", "files", "lines"):
             yield name, f"{one[name]:,}", f"{other[name]:,}", f"{other[name] / one[name]:.2f}"
-    elif part in ("commands", "stories"):
+    elif part in ("commands", "case_studies"):
         prefix = "hasten " if part == "commands" else ""
         for name, unit in (("seconds", "s"), ("cpu_seconds", "s CPU")):
             sides = [[run[name] for run in side] for side in (head, base)]

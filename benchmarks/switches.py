@@ -2,9 +2,9 @@
 
     python benchmarks/switches.py DATA [--only efficient classify] [--pairs 6]
 
-DATA is the folder of benchmarks/stories.py. Every switch that the write-ups of `efficient` and `classify` name, and that has a
+DATA is the folder of benchmarks/case_studies.py. Every switch that the write-ups of `efficient` and `classify` name, and that has a
 meaning on the device at hand, is tried alone against the script as it is, in the manner of trials; none is given up early.
-Prints a table and one JSON line; everything that was measured goes to benchmarks/results/stories/switches_NAME.json.
+Prints a table and one JSON line; everything that was measured goes to benchmarks/results/case_studies/switches_NAME.json.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benches import bench_of
-from stories import RESULTS
-from story_common import FOLDERS, scratch, shown
+from case_studies import RESULTS
+from case_study_common import FOLDERS, scratch, shown
 
 from hasten import format
 from hasten.fixes.fix import situation_of

@@ -83,9 +83,9 @@ def tuned_scripts() -> Chart | None:
     return draw("tune", "Faulty scripts, tuned", "", spec)
 
 
-def story_runs(name: str) -> tuple[Run, Run | None] | None:
-    """A story's run as the script is, and its run under the plan; None where it was not measured."""
-    path = RESULTS / "stories" / f"{name}.json"
+def case_study_runs(name: str) -> tuple[Run, Run | None] | None:
+    """The baseline run of a case study and its run under the plan; None where it was not measured."""
+    path = RESULTS / "case_studies" / f"{name}.json"
     if not path.exists():
         return None
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -94,18 +94,18 @@ def story_runs(name: str) -> tuple[Run, Run | None] | None:
     return (before, after) if before is not None else None
 
 
-def story_steps(name: str) -> Chart | None:
+def case_study_steps(name: str) -> Chart | None:
     """A few steps before and after."""
-    runs = story_runs(name)
+    runs = case_study_runs(name)
     if runs is None:
         return None
     before, after = runs
     return timeline(before.timeline, after.timeline if after is not None else None)
 
 
-def story_machine(name: str, *, after: bool) -> Chart | None:
+def case_study_machine(name: str, *, after: bool) -> Chart | None:
     """The machine over the run as the script is, or under the plan."""
-    runs = story_runs(name)
+    runs = case_study_runs(name)
     run = runs[after] if runs is not None else None
     return machine_over_time(run) if run is not None else None
 
@@ -114,7 +114,7 @@ def limited_memory() -> Chart | None:
     """Memory in every second of super-resolution, by who keeps the samples, below the limit of its control group."""
     rows: list[dict[str, Any]] = []
     limit = 0.0
-    for path in sorted((RESULTS / "stories").glob("limit_*.json")):
+    for path in sorted((RESULTS / "case_studies").glob("limit_*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         if "bytes_each_second" not in result:
             continue
@@ -161,10 +161,10 @@ def limited_memory() -> Chart | None:
 
 PICTURED: dict[str, Callable[[], Chart | None]] = {
     "tune": tuned_scripts,
-    "xray": functools.partial(story_steps, "xray"),
-    "feed": functools.partial(story_steps, "waiting"),
-    "superres-before": functools.partial(story_machine, "superres", after=False),
-    "superres-after": functools.partial(story_machine, "superres", after=True),
+    "xray": functools.partial(case_study_steps, "xray"),
+    "feed": functools.partial(case_study_steps, "waiting"),
+    "superres-before": functools.partial(case_study_machine, "superres", after=False),
+    "superres-after": functools.partial(case_study_machine, "superres", after=True),
     "superres-limit": limited_memory,
 }
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from hasten.records import Interval
 from hasten.reports.speedtest import print_before_and_after
 from hasten.workloads.catalog import WORKLOADS
-from hasten.workloads.photographs import make_thumbnails
+from hasten.workloads.images import THUMBNAILS, make_images
 
 
 def test_every_workload_is_listed(tmp_path):
@@ -25,7 +25,7 @@ def test_every_workload_is_listed(tmp_path):
         (["nothing"], "no such workload: nothing; there is xray, feed, superres, efficient, classify, or all"),
         (["all", "--data", "."], "--data is for one workload"),
         (["feed", "--data", "nowhere"], "nowhere: no such folder"),
-        (["superres", "--data", "."], "no image below it"),
+        (["superres", "--data", "."], "too few images"),
     ],
 )
 def test_what_cannot_be_tested_is_said_in_one_line(tmp_path, words, message):
@@ -50,7 +50,7 @@ def test_several_are_set_beside_each_other(capsys):
 
 @pytest.mark.slow
 def test_a_quick_test_on_images_of_ones_own_leaves_nothing_but_its_record(tmp_path):
-    data = make_thumbnails(tmp_path / "data", num_images=160)
+    data = make_images(THUMBNAILS, num_images=160, folder=tmp_path / "data")
     answer = run("speedtest", "efficient", "--quick", "--seconds", "2", "--data", data, "--json", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     told = json.loads(answer.stdout)

@@ -134,10 +134,10 @@ def photographs(dry: bool) -> dict[str, Any]:
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
-    from hasten.workloads.photographs import make_photographs
+    from hasten.workloads.images import PHOTOS, make_images
 
     number, batch, workers = (16, 8, 1) if dry else (2000, 64, 14)
-    folder = make_photographs(num_images=number)
+    folder = make_images(PHOTOS, num_images=number)
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     data = ImageFolder(str(folder), transforms.Compose([*steps, transforms.Normalize([0.5] * 3, [0.25] * 3)]))
     settings = {"shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}

@@ -99,7 +99,7 @@ BY_HAND = {"bf16": True, "channels_last": True, "cudnn_benchmark": True, "fused_
 FEEDING = {"num_workers": 14, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
 
 
-def story_by_hand(name: str, dry: bool) -> dict[str, Any]:
+def case_study_by_hand(name: str, dry: bool) -> dict[str, Any]:
     """A case study under settings chosen by hand against itself."""
     from hasten.workloads.catalog import WORKLOADS
 

@@ -25,7 +25,7 @@ from gpu import input_side, scripts
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAULTY = ROOT / "tests" / "faulty" / "gpu"
 TESTS = ("devices", "fixes/test_gpu.py", "data/test_device.py", "measurement/test_gpu.py")
-STORIES = ("classify", "feed", "xray", "superres", "efficient")
+CASE_STUDIES = ("classify", "feed", "xray", "superres", "efficient")
 WORTH_FIRST = ("item_each_step", "pageable_copy", "full_precision", "healthy_resnet", "launch_bound")
 
 Item = Callable[[bool], dict[str, Any]]
@@ -152,9 +152,9 @@ def overhead(dry: bool) -> dict[str, Any]:
         return {"brief": str({side: wall for side, (wall, _) in ratios.items()}), **json.loads(out.read_text())}
 
 
-def story(name: str, dry: bool) -> dict[str, Any]:
-    """A case study as `hasten speedtest` tells it: as it is, tuned, and the device over time."""
-    with tempfile.TemporaryDirectory(prefix="hasten-gpu-story-") as folder:
+def case_study(name: str, dry: bool) -> dict[str, Any]:
+    """A case study as `hasten speedtest` reports it: baseline, tuned, and the device over time."""
+    with tempfile.TemporaryDirectory(prefix="hasten-gpu-case-study-") as folder:
         words = ["speedtest", name, "--json", "--budget", "4m"]
         if dry:
             words = ["speedtest", name, "--json", "--no-tune", "--quick", "--images", "24", "--seconds", "2"]
@@ -172,7 +172,7 @@ def story(name: str, dry: bool) -> dict[str, Any]:
 
 def by_hand(name: str, dry: bool) -> dict[str, Any]:
     """The same case study under what an engineer would set without asking, in pairs with the script as it is."""
-    return scripts.story_by_hand(name, dry)
+    return scripts.case_study_by_hand(name, dry)
 
 
 def survival(dry: bool) -> dict[str, Any]:
@@ -249,15 +249,15 @@ SECTIONS: dict[str, Section] = {
             if not name.startswith("healthy") and name != "memory_full"
         },
     ),
-    "stories": Section(
-        "the case studies: as they are, tuned, and the GPU over time",
+    "case_studies": Section(
+        "the case studies: baseline, tuned, and the GPU over time",
         420,
-        {name: functools.partial(story, name) for name in STORIES},
+        {name: functools.partial(case_study, name) for name in CASE_STUDIES},
     ),
     "by_hand": Section(
         "the case studies under what an engineer would set by hand",
         240,
-        {name: functools.partial(by_hand, name) for name in STORIES},
+        {name: functools.partial(by_hand, name) for name in CASE_STUDIES},
     ),
     "compile": Section(
         "torch.compile and CUDA graphs against none",

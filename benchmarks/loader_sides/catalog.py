@@ -159,7 +159,7 @@ HALF_CACHE = (
     hasten("close", cache="4 GiB", name="hasten, whole"),
 )
 
-FILMS = (
+XRAYS = (
     TORCH_0,
     torch_side(),
     hasten("identical"),
@@ -202,12 +202,12 @@ WORKLOADS = {
         batch_size=64,
         sides=HALF_CACHE,
     ),
-    "films": Workload(
-        title="films, grey PNG 1024 x 1024, opened as RGB, to 224 x 224, normalised",
-        data="films",
+    "xray": Workload(
+        title="X-ray images, gray PNG 1024 x 1024, opened as RGB, to 224 x 224, normalised",
+        data="xray",
         batch_size=16,
         transform="squash",
-        sides=FILMS,
+        sides=XRAYS,
     ),
     "tensors": Workload(
         title="TensorDataset in memory, 200 000 x 64 floats and a label, shuffled",

@@ -14,7 +14,7 @@ from loader_sides.job import Job
 
 def converted(job: Job, name: str, write: Callable[[Path], None]) -> Path:
     """The folder that `write` filled, now or in an earlier run; beside it a note of what the writing took."""
-    source = json.dumps([job.data, job.photos, job.films, job.num_samples])
+    source = json.dumps([job.data, job.photos, job.xray, job.num_samples])
     folder = Path(job.scratch) / f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     note = folder.with_suffix(".json")
     if not note.exists():

@@ -16,7 +16,7 @@ def make_dataset(job: Job) -> Dataset:
     """The data set that `job.data` names."""
     made = {
         "photos": image_folder,
-        "films": image_folder,
+        "xray": image_folder,
         "lean_photos": LeanPhotos,
         "tensors": make_tensors,
         "float_batches": ReadyImages,

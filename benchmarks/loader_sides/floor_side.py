@@ -1,7 +1,7 @@
 """What the work costs with no loader at all: lower bounds to hold the sides against.
 
 Options: `what`: a memory copy of the batches ("copy_float", "copy_uint8"), the rows of a tensor taken directly
-("slicing"), or a bare decode of each film in this one process ("pillow", "cv2", "torchvision", "imagecodecs").
+("slicing"), or a bare decode of each X-ray image in this one process ("pillow", "cv2", "torchvision", "imagecodecs").
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def copying(job: Job, dtype: type) -> Epoch:
 
 
 def decoding(job: Job, decode: Callable[[bytes], np.ndarray]) -> Epoch:
-    """Each film by itself: no resize, no floats, no batch."""
+    """Each X-ray image by itself: no resize, no floats, no batch."""
     samples = image_folder(job).samples
 
     def one_epoch() -> Iterator[tuple[np.ndarray, list[int]]]:

@@ -1,4 +1,4 @@
-"""Photographs and films: the files, the transforms as everybody writes them, and the same by the fastest plain parts.
+"""Photographs and X-ray images: the files, the transforms as everybody writes them, and the same by the fastest plain parts.
 
 "Classic" is torchvision on Pillow images, as in its documentation. "Lean" is what a careful user of the peers would
 write: simplejpeg into an array, torch's antialiased resize of bytes, floats made once a batch.
@@ -37,7 +37,7 @@ def classic_transform(name: Transform) -> transforms.Compose:
 
 def image_folder(job: Job) -> ImageFolder:
     """The folder of images with the classic transform."""
-    folder = ImageFolder(job.films if job.data == "films" else job.photos, classic_transform(job.transform))
+    folder = ImageFolder(job.xray if job.data == "xray" else job.photos, classic_transform(job.transform))
     if job.num_samples is not None:
         step = max(1, len(folder.samples) // job.num_samples)  # from all classes
         folder.samples = folder.imgs = folder.samples[::step][: job.num_samples]

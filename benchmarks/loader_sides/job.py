@@ -34,7 +34,7 @@ class Job:
     """Instead of timing, compare the second epoch's images with Pillow's."""
     photos: str
     """A folder of class folders of JPEG files."""
-    films: str
+    xray: str
     """A folder of class folders of PNG files."""
     scratch: str
     """Where converted data sets are kept."""

@@ -31,7 +31,7 @@ class Bench:
 
     environments: dict[str, Environment]
     photos: str
-    films: str
+    xray: str
     scratch: str
     seconds: float
     num_samples: int | None
@@ -49,7 +49,7 @@ class Bench:
             seconds=self.seconds,
             num_samples=self.num_samples,
             photos=self.photos,
-            films=self.films,
+            xray=self.xray,
             scratch=self.scratch,
         )
 

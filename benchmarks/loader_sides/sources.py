@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hasten.workloads.films import make_films
+from hasten.workloads.images import XRAYS, make_images
 
-NUM_PHOTOS, NUM_FILMS = 1024, 160
-FILM_REPEATS = 4  # links to each film: an epoch of the films alone would be a few batches
+NUM_PHOTOS, NUM_XRAYS = 1024, 160
+XRAY_REPEATS = 4  # links to each X-ray image: an epoch of the images alone would be a few batches
 
 
 def photos_of(given: str | None, scratch: Path) -> Path:
@@ -38,19 +38,22 @@ def enlarged_noise(draw: np.random.Generator, size: int, strength: float) -> np.
     return np.asarray(Image.fromarray(noise).resize((400, 533), Image.Resampling.BICUBIC), np.float32) - 128
 
 
-def films_of(given: str | None, scratch: Path) -> Path:
-    """A folder of two class folders of links to the films, each linked several times."""
-    source = Path(given).resolve() if given else make_films(scratch / "made-films", num_images=NUM_FILMS)
-    linked = scratch / ("films" if given else "films-made")
-    films = sorted(source.rglob("*.png"))
-    if not films:
-        raise SystemExit(f"no PNG files in {source}: give another folder with --films")
-    for repeat in range(FILM_REPEATS):
-        for number, film in enumerate(films):
-            link = linked / f"class{number % 2}" / f"{repeat}-{film.name}"
+def xrays_of(given: str | None, scratch: Path) -> Path:
+    """A folder of two class folders of links to the X-ray images, each linked several times."""
+    if given:
+        source = Path(given).resolve()
+    else:
+        source = make_images(XRAYS, num_images=NUM_XRAYS, folder=scratch / "made-xrays")
+    linked = scratch / ("xrays" if given else "xrays-made")
+    paths = sorted(source.rglob("*.png"))
+    if not paths:
+        raise SystemExit(f"no PNG files in {source}: give another folder with --xray")
+    for repeat in range(XRAY_REPEATS):
+        for number, path in enumerate(paths):
+            link = linked / f"class{number % 2}" / f"{repeat}-{path.name}"
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
-            link.symlink_to(film)
+            link.symlink_to(path)
     return linked
 
 

@@ -16,40 +16,40 @@ from hasten.reports.page.page import Told, page
 from hasten.reports.text import print_diagnosis
 from hasten.reports.tuning import outcome, print_tuning, state_of
 
-STORIES = Path(__file__).parents[2] / "benchmarks" / "results" / "stories"
+CASE_STUDIES = Path(__file__).parents[2] / "benchmarks" / "results" / "case_studies"
 
 
 @cache
-def run_of(story):
-    return msgspec.convert(json.loads((STORIES / f"{story}.json").read_bytes())["run"], Run)
+def run_of(name):
+    return msgspec.convert(json.loads((CASE_STUDIES / f"{name}.json").read_bytes())["run"], Run)
 
 
 @cache
-def tuning_of(story):
-    return msgspec.convert(json.loads((STORIES / f"{story}.json").read_bytes())["tuning"], Tuning)
+def tuning_of(name):
+    return msgspec.convert(json.loads((CASE_STUDIES / f"{name}.json").read_bytes())["tuning"], Tuning)
 
 
 @cache
-def page_of(story):
-    run = run_of(story)
-    return page(Told(run=run, diagnosis=diagnose(run), tuning=tuning_of(story)))
+def page_of(name):
+    run = run_of(name)
+    return page(Told(run=run, diagnosis=diagnose(run), tuning=tuning_of(name)))
 
 
-def card_of(story):
+def card_of(name):
     paper = Paper(width=100)
-    print_diagnosis(run_of(story), diagnose(run_of(story)), console=paper.console)
+    print_diagnosis(run_of(name), diagnose(run_of(name)), console=paper.console)
     return paper.text
 
 
-def tuned(story):
+def tuned(name):
     paper = Paper(width=100)
-    print_tuning(tuning_of(story), console=paper.console)
+    print_tuning(tuning_of(name), console=paper.console)
     return paper.text
 
 
-@pytest.mark.parametrize("story", ["xray", "classify"])
-def test_1_and_2_a_step_that_waits_for_nothing_is_not_called_data_bound(story):
-    diagnosis = diagnose(run_of(story))
+@pytest.mark.parametrize("name", ["xray", "classify"])
+def test_1_and_2_a_step_that_waits_for_nothing_is_not_called_data_bound(name):
+    diagnosis = diagnose(run_of(name))
     assert diagnosis.breakdown.phases["data_wait"] < 0.05 * diagnosis.breakdown.step_seconds
     assert diagnosis.verdict.startswith("CPU-starved: 2 loader workers and PyTorch share 2 cores; ")
 
@@ -59,10 +59,10 @@ def test_a_step_that_waits_is_still_called_data_bound():
     assert "CPU-starved" not in diagnose(run_of("feed")).verdict
 
 
-@pytest.mark.parametrize("story", ["xray", "classify"])
-def test_3_what_was_tried_is_not_listed_as_not_tried(story):
-    tried = {trial.fix for trial in tuning_of(story).trials}
-    listed = page_of(story).partition("Fixes without a trial, and why")[2].partition("</table>")[0]
+@pytest.mark.parametrize("name", ["xray", "classify"])
+def test_3_what_was_tried_is_not_listed_as_not_tried(name):
+    tried = {trial.fix for trial in tuning_of(name).trials}
+    listed = page_of(name).partition("Fixes without a trial, and why")[2].partition("</table>")[0]
     assert tried & {"bf16", "channels_last", "fused_optimizer"}
     assert listed and [name for name in tried if f"<td>{name}</td>" in listed] == []
 
@@ -73,9 +73,9 @@ def test_4_a_gain_that_is_sure_does_not_begin_at_zero():
     assert format.bounds(Interval(0.09, 0.0, 0.18)).startswith("0 to ")
 
 
-@pytest.mark.parametrize("story", ["xray", "feed", "superres", "classify", "efficient"])
-def test_4_no_confirmed_finding_of_a_story_begins_at_zero(story):
-    assert "confirmed: 0 to" not in card_of(story)
+@pytest.mark.parametrize("name", ["xray", "feed", "superres", "classify", "efficient"])
+def test_4_no_confirmed_finding_of_a_case_study_begins_at_zero(name):
+    assert "confirmed: 0 to" not in card_of(name)
 
 
 def test_5_a_step_time_lies_within_its_own_interval():
@@ -89,10 +89,10 @@ def test_5_a_step_time_lies_within_its_own_interval():
     assert "1.05 s" in tile and "1.03 to 1.07 s" in tile
 
 
-@pytest.mark.parametrize("story", ["xray", "classify", "feed"])
-def test_6_a_tuned_page_has_one_figure_before(story):
-    tiles = page_of(story).partition('class="tiles"')[2].partition("</ul>")[0]
-    assert format.rate(tuning_of(story).proof.baseline_rate) in tiles
+@pytest.mark.parametrize("name", ["xray", "classify", "feed"])
+def test_6_a_tuned_page_has_one_figure_before(name):
+    tiles = page_of(name).partition('class="tiles"')[2].partition("</ul>")[0]
+    assert format.rate(tuning_of(name).proof.baseline_rate) in tiles
     assert "throughput" not in tiles and "step time" not in tiles
 
 
@@ -112,8 +112,8 @@ def test_8_what_a_proven_plan_did_not_need_is_not_called_unknown():
 
 
 def test_9_a_verdict_has_one_name_everywhere():
-    for story in ("xray", "feed", "classify"):
-        assert "no gain" not in tuned(story) and "unclear" not in tuned(story) + page_of(story)
+    for name in ("xray", "feed", "classify"):
+        assert "no gain" not in tuned(name) and "unclear" not in tuned(name) + page_of(name)
     wide = next(t for t in tuning_of("feed").trials if t.speedup.high / t.speedup.low > 1.5 and t.verdict != "faster")
     assert outcome(wide, tuning_of("feed")) == "inconclusive"
 
@@ -126,9 +126,9 @@ def test_10_two_findings_do_not_point_at_one_line_for_different_work():
     assert all("image.load()" not in f.where.source for f in others if f.where is not None)
 
 
-@pytest.mark.parametrize("story", ["superres", "superres_without_cache", "classify"])
-def test_memory_never_falls_to_nothing_while_a_script_trains(story):
-    chart = machine_over_time(run_of(story))
+@pytest.mark.parametrize("name", ["superres", "superres_without_cache", "classify"])
+def test_memory_never_falls_to_nothing_while_a_script_trains(name):
+    chart = machine_over_time(run_of(name))
     drawn = [text for text in chart.wide.split('aria-label="') if text.startswith("this script: ")]
     of_memory = [text.split(" after ")[0] for text in drawn if text.split(" after ")[0].endswith("B")]
     assert of_memory and not [text for text in of_memory if text.endswith((" B", "KiB"))]

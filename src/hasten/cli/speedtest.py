@@ -107,17 +107,16 @@ def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport)
 
 
 def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> tuple[Path, int, int]:
-    """The data folder, its images (as many as an epoch takes) and its labels."""
+    """The data folder, how many of its images an epoch takes, and how many labels they have."""
     from hasten.machine.machine import read_machine
     from hasten.workloads.catalog import describe_data
 
     on_gpu = bool(read_machine().devices)
     number = wanted.images or (workload.num_images_on_gpu if on_gpu else workload.num_images)
-    if wanted.data is not None:
-        found, num_labels = describe_data(workload, wanted.data, num_images=number)
-        return wanted.data, min(found, number), num_labels
-    data = workload.prepare(num_images=number, on_progress=lambda d, n: bar.update("making images", d, n))
-    return data, number, describe_data(workload, data, num_images=number)[1]
+    data = wanted.data
+    if data is None:
+        data = workload.prepare(num_images=number, on_progress=lambda d, n: bar.update("making images", d, n))
+    return data, *describe_data(workload, data, num_images=number)
 
 
 def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:

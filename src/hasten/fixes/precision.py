@@ -23,7 +23,7 @@ COMPUTING = ("forward", "loss", "backward")
 
 
 def _saved_by_bf16(situation: Situation) -> float:
-    """A third of what is computed, where there are units for it: between 1.3x and 2.5x on the networks of docs/stories.md."""
+    """A third of what is computed, where there are units for it: between 1.3x and 2.5x on the networks of docs/case-studies.md."""
     return 0.35 * situation.case.phase(*COMPUTING)
 
 

@@ -1,4 +1,1 @@
-"""Plain training scripts, and the images they train on.
-
-The scripts never import hasten: they are what hasten is pointed at.
-"""
+"""The workloads of `hasten speedtest`, and the images that they train on."""

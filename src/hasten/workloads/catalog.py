@@ -1,80 +1,78 @@
-"""The bundled workloads: which script, on which data, and whether a user's own data will do.
+"""The workloads of `hasten speedtest`: training scripts, and the images they train on.
 
-In: a workload's name, or a folder. Out: a `Workload`, or what the folder holds, or a DataError.
-Refuses to import torch, and to start anything: the script is for others to run.
+The scripts import nothing of hasten. In a checkout they lie in `examples/case_studies`, in an installed package beside this
+one.
 """
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from PIL import Image
 
 from hasten.errors import DataError
-from hasten.workloads.films import make_films
-from hasten.workloads.folders import ImageError, Images, choose, read_classes, read_images, read_unlabelled
-from hasten.workloads.photographs import make_photographs, make_scenes, make_thumbnails
+from hasten.workloads.images import PHOTOS, SCENES, THUMBNAILS, XRAYS, ImageSet, make_images
 
 ENDLESS = 1000  # epochs: more than anybody waits for; a measured run ends by itself
-
-
-class Prepare(Protocol):
-    """Makes a workload's default data and says where it lies; asked again, it is done at once."""
-
-    def __call__(self, *, num_images: int, on_progress: Callable[[int, int], None] | None = None) -> Path:
-        """`on_progress(done, total)` counts images. Raises DataError or DirectoryError."""
-        ...
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = _PACKAGE / "examples"
+SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parents[1] / "examples" / "case_studies"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A plain training script and the data it trains on when the user has none to give."""
+    """A training script, and the images it trains on when the user has none to give."""
 
     name: str
     title: str
-    prepare: Prepare
-    read: Callable[[Path], Images]  # which of a folder's images it takes
+    images: ImageSet
+    reader: str  # the function of image_folder.py that the script calls
     num_images: int  # one epoch of them: under a minute on two cores
     num_images_on_gpu: int  # enough steps for a steady figure where steps are short
-    options: tuple[str, ...] = ()  # that belong to its story
-    metric: str = ""  # in what it prints, once training is over
+    options: tuple[str, ...] = ()  # further options of the script
+    metric: str = ""  # a pattern for it in what the script prints at the end
     num_epochs: int | None = None  # of a whole run, by which the metric is judged
-    target: float | None = None  # of the metric, by which recipes are tried
-    seconds_of_all: float = 290.0  # that `hasten speedtest all` gives it: 40 minutes are for all of them
+    target: float | None = None  # value of the metric, by which recipes are judged
+    seconds_of_all: float = 290.0  # its budget in `hasten speedtest all`, which takes 40 minutes
 
     @property
     def script(self) -> Path:
-        """Where it lies."""
-        return Path(__file__).with_name(f"{self.name}.py")
+        """The path of the script."""
+        return SCRIPTS / f"{self.name}.py"
+
+    def prepare(self, *, num_images: int, on_progress: Callable[[int, int], object] | None = None) -> Path:
+        """Return a folder of made images; the second time they are there already. Raises DirectoryError."""
+        return make_images(self.images, num_images=num_images, on_progress=on_progress)
 
     def arguments(self, folder: Path, *, num_images: int, num_epochs: int = ENDLESS) -> list[str]:
-        """What stands after the script's name on its command line."""
+        """The arguments of the script."""
         return ["--data", str(folder), "--images", str(num_images), *self.options, "--epochs", str(num_epochs)]
 
 
 def describe_data(workload: Workload, folder: Path, *, num_images: int) -> tuple[int, int]:
-    """(number of images, number of labels) of a folder that the workload can train on.
+    """Return (number of images, number of labels) of what a run on `num_images` images of a folder would take.
 
-    The images that a run on `num_images` would take are opened, though not decoded: a foreign or an empty
-    file is told here, a torn one by the script, which names it and exits with code 2 as well.
-    Raises DataError, in one line, before any script is started.
+    The images are opened, though not decoded. Raises DataError before any script is started.
     """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
     try:
-        images = workload.read(folder)
-        train, val = choose(images, num_images=num_images)
-    except ImageError as error:
+        train, val, labels = runpy.run_path(str(SCRIPTS / "image_folder.py"))[workload.reader](folder, num_images)
+    except OSError as error:
         raise DataError(str(error)) from None
-    for path in (images.paths[index] for index in train + val):
+    except ValueError as error:
+        raise DataError(f"{folder / 'labels.csv'}: {error}") from None
+    for path, _ in [*train, *val]:
         try:
             with Image.open(path):
                 pass
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "not an image" if isinstance(error, Image.UnidentifiedImageError) else str(error)
-            raise DataError(f"{path}: cannot be read ({reason}); mend or remove it") from None
-    return len(images.paths), len(images.labels)
+            raise DataError(f"{path}: cannot be read ({reason}); fix or remove it") from None
+    return len(train) + len(val), len(labels)
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -82,37 +80,37 @@ WORKLOADS: dict[str, Workload] = {
     for workload in (
         Workload(
             name="xray",
-            title="DenseNet-121 on chest X-ray films: is decoding the bottleneck?",
-            prepare=make_films,
-            read=read_images,
+            title="DenseNet-121 on chest X-ray images: is decoding the bottleneck?",
+            images=XRAYS,
+            reader="labels_file",
             num_images=192,
             num_images_on_gpu=2048,
-            # An epoch as long as the real one: on few images, epoch starts would be half of what is seen.
+            # An epoch as long as the real one: on few images, half of what is seen would be starts of epochs.
             options=("--draws", "112120"),
             seconds_of_all=500.0,
         ),
         Workload(
             name="feed",
             title="A convolutional net on photographs, without workers or prefetching: who waits for whom?",
-            prepare=make_photographs,
-            read=read_classes,
+            images=PHOTOS,
+            reader="image_folder",
             num_images=800,
             num_images_on_gpu=4000,
         ),
         Workload(
             name="superres",
-            title="SRResNet on photographs that are read and prepared anew in every epoch: what does a cache need?",
-            prepare=make_scenes,
-            read=read_unlabelled,
-            options=("--repeats", "4"),  # a set larger than a few photographs
+            title="SRResNet on photographs that are read and prepared again in every epoch: what does a cache need?",
+            images=SCENES,
+            reader="unlabeled",
+            options=("--repeats", "4"),  # a larger set of few files
             num_images=400,
             num_images_on_gpu=2000,
         ),
         Workload(
             name="efficient",
             title="A small net with every debugging aid left on and a constant rate: how soon is it as accurate?",
-            prepare=make_thumbnails,
-            read=read_classes,
+            images=THUMBNAILS,
+            reader="image_folder",
             num_images=2400,
             num_images_on_gpu=6000,
             metric=r"accuracy ([0-9.]+)",
@@ -123,8 +121,8 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             name="classify",
             title="Photographs sorted into classes with every switch off: what does each switch gain?",
-            prepare=make_photographs,
-            read=read_classes,
+            images=PHOTOS,
+            reader="image_folder",
             num_images=800,
             num_images_on_gpu=4000,
             metric=r"F1: ([0-9.]+)",

@@ -42,7 +42,7 @@ def code_like_no_other(file):
         ("<frozen importlib._bootstrap>", INSIDE),
         ("<string>", INSIDE),
         (ROOT / "measurement" / "inside" / "hooks.py", INSIDE),
-        (ROOT / "workloads" / "xray.py", USER),
+        (ROOT / "examples" / "xray.py", USER),
     ],
 )
 def test_a_file_is_the_users_a_librarys_or_nobodys(file, kind):

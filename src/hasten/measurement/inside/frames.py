@@ -23,6 +23,7 @@ USER, LIBRARY, INSIDE = 2, 1, 0
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _HASTEN = os.fspath(Path(__file__).resolve().parents[2]) + os.sep
+_EXAMPLES = os.path.join(_HASTEN, "examples") + os.sep  # scripts like a user's, where hasten is installed
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TORCH = tuple(f"{folder}torch{os.sep}" for folder in _PACKAGES)
@@ -43,14 +44,13 @@ def _judge(file: str) -> int:
         # Frozen modules, exec'd strings, generated code: nobody can open that line.
         return INSIDE
     path = os.path.realpath(file)
-    workload = path.startswith(os.path.join(_HASTEN, "workloads") + os.sep)
-    if path.startswith(_HASTEN) and not workload:
+    if path.startswith(_EXAMPLES):
+        return USER
+    if path.startswith(_HASTEN) or any(part in path for part in _TORCH):
         return INSIDE
-    if any(part in path for part in _TORCH):
-        return INSIDE
-    if any(part in path for part in _PACKAGES) and not workload:
+    if any(part in path for part in _PACKAGES):
         return LIBRARY
-    return INSIDE if path.startswith(_STANDARD) and not workload else USER
+    return INSIDE if path.startswith(_STANDARD) else USER
 
 
 def user_place(frame: FrameType | None) -> Place | None:

@@ -1,22 +1,22 @@
-"""The five stories on real images: what each write-up tells of, measured.
+"""The five case studies on real images: what each write-up claims, measured.
 
-    python benchmarks/stories.py DATA [--only tuned waiting held disk feeding limit searched grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/case_studies.py DATA [--only tuned waiting held disk feeding limit searched grow] [--names NAME ...] [--budget 420s]
 
-DATA holds photos/ and tiny/ (class folders), xray/ (films and labels.csv) and sr/ (photographs of any kind).
+DATA holds photos/ and tiny/ (class folders), xray/ (X-ray images and labels.csv) and sr/ (photographs of any kind).
 
-tuned   `hasten speedtest NAME --data DIR` for each story, its whole record
+tuned   `hasten speedtest NAME --data DIR` for each case study, its whole record
 waiting the same for feed on one thread, so that the other cores are the loader's: the data wait that its plan leaves
 held    superres: how fast its input is in the second epoch, by the share of the samples that the cache may hold, against
         the first and against epochs without a cache; 1 / (1 - 0.95 x share) is asked for
 disk    the same with a third of the samples in memory and the rest on the disk, against none of them
 searched `hasten tune` of superres in a control group in which memory holds a third of its samples
-limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the story's own
+limit   superres in a control group with less memory than the samples take: with hasten's cache, and with the script's own
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
         nothing but make samples: the ceiling of any loader
 grow    feed with `--grow`: with room; in an address space of ROOM bytes by itself; there under `hasten run`
 
-Prints tables and one JSON line; everything that was measured goes to benchmarks/results/stories/.
+Prints tables and one JSON line; everything that was measured goes to benchmarks/results/case_studies/.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from story_common import FOLDERS, hasten, scratch, shown
-from story_loader import disk, feeding, held
-from story_memory import grow, limit, searched
+from case_study_common import FOLDERS, hasten, scratch, shown
+from case_study_loader import disk, feeding, held
+from case_study_memory import grow, limit, searched
 
 from hasten.cli.saved import nearest_run
 from hasten.diagnosis.diagnose import diagnose
@@ -46,7 +46,7 @@ from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
 from hasten.tuning.manner import base_spec, manner_of
 
-RESULTS = Path(__file__).resolve().parent / "results" / "stories"
+RESULTS = Path(__file__).resolve().parent / "results" / "case_studies"
 
 
 def tuned(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -57,7 +57,7 @@ def tuned(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[st
 def speedtest(
     name: str, data: Path, wanted: argparse.Namespace, *, environment: dict[str, str] | None
 ) -> dict[str, Any]:
-    """All that `hasten speedtest` tells of a story, and the run under its plan; or its error."""
+    """All that `hasten speedtest` reports of a case study, and the run under its plan; or its error."""
     with scratch() as folder:
         load, start = os.getloadavg()[0], time.perf_counter()
         words = hasten("speedtest", name, "--data", (data / FOLDERS[name]).resolve(), "--json")
@@ -110,7 +110,7 @@ def data_wait(run: Run) -> float:
 
 
 def brief(name: str, result: dict[str, Any]) -> None:
-    """One line of a tuned story."""
+    """One line of a tuned case study."""
     tuning = result.get("tuning") or {}
     proof = tuning.get("proof") or {}
     speed = proof.get("sooner") or proof.get("speedup")
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--names", nargs="+", choices=FOLDERS, default=list(FOLDERS), metavar="NAME")
-    parser.add_argument("--budget", help="of each story's search")
+    parser.add_argument("--budget", help="of each search")
     parser.add_argument("--rounds", type=int, default=4)
     wanted = parser.parse_args()
     random.seed(0)
@@ -152,7 +152,7 @@ def main() -> None:
             written.append(path.name)
             if question in ("tuned", "waiting"):
                 brief(name, result)
-    print(json.dumps({"benchmark": "stories", "written": written}))
+    print(json.dumps({"benchmark": "case_studies", "written": written}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The loader of two stories by itself: what a share held gains, and how near its pace is to what the cores can make.
+"""The loader of two case studies by itself: what a share held gains, and how near it is to what the cores can make.
 
-`stories.py` asks; each side is measured in a process of its own, which `asked` starts.
+`case_studies.py` asks; each side is measured in a process of its own, which `asked` starts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from story_common import FOLDERS, copies, scratch, shown
+from case_study_common import FOLDERS, copies, scratch, shown
 
 from hasten.stats import paired_speedup
-from hasten.workloads.catalog import WORKLOADS
-from hasten.workloads.folders import choose, read_classes, read_unlabelled
+from hasten.workloads.catalog import SCRIPTS
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 EPOCH = (
@@ -84,7 +83,7 @@ def disk(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str
 
 
 def epoch_seconds(folder: Path, *, budget: int, cache: Path | None = None) -> dict[str, float]:
-    """Epochs of the story's dataset, in a process of their own; `cache`: a folder for what memory does not hold."""
+    """Epochs of the script's dataset, in a process of their own; `cache`: a folder for what memory does not hold."""
     return asked("--epochs-of", folder, budget, *([cache] if cache is not None else []))
 
 
@@ -97,16 +96,15 @@ def asked(*words: object) -> dict[str, float]:
 
 def measure_epochs(folder: Path, budget: int, cache: str = "") -> None:
     """What `epoch_seconds` starts."""
-    sys.path.insert(0, str(WORKLOADS["superres"].script.parent))
+    sys.path.insert(0, str(SCRIPTS))
     import superres
     import torch
+    from image_folder import unlabeled
 
     from hasten import Loader
 
     torch.set_num_threads(1)
-    images = read_unlabelled(folder)
-    part, _ = choose(images)
-    dataset = superres.PhotographPairs(images, part, side=96, transform=superres.Cut(96, training=True))
+    dataset = superres.PhotoPairs(unlabeled(folder)[0], 96, training=True)
     caches: dict[str, Any] = {"cache": budget or None}
     if cache:
         os.environ["HASTEN_CACHE"] = cache
@@ -124,9 +122,10 @@ def measure_epochs(folder: Path, budget: int, cache: str = "") -> None:
 
 
 def file_bytes(folder: Path) -> int:
-    images = read_unlabelled(folder)
-    part, _ = choose(images)
-    return sum(images.paths[i].stat().st_size for i in part)
+    sys.path.insert(0, str(SCRIPTS))
+    from image_folder import unlabeled
+
+    return sum(path.stat().st_size for path, _ in unlabeled(folder)[0])
 
 
 def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -144,14 +143,13 @@ def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[
 
 
 def feed_dataset(folder: Path) -> Any:
-    sys.path.insert(0, str(WORKLOADS["feed"].script.parent))
+    sys.path.insert(0, str(SCRIPTS))
     import feed
     import torch
+    from image_folder import image_folder
 
     torch.set_num_threads(1)
-    images = read_classes(folder)
-    part, _ = choose(images)
-    return feed.Photographs(images, part, side=128, transform=feed.Cut(112, training=True))
+    return feed.Photos(image_folder(folder)[0], 112, training=True)
 
 
 def measure_ceiling(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the questions about the stories share: where their photographs lie, scratch folders, commands and figures."""
+"""What the questions about the case studies share: where their images lie, scratch folders, commands and figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hasten(*words: object) -> list[str]:
 
 @contextlib.contextmanager
 def scratch() -> Generator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="hasten-bench-stories-"))
+    folder = Path(tempfile.mkdtemp(prefix="hasten-bench-case-studies-"))
     try:
         yield folder
     finally:

@@ -1,4 +1,4 @@
-"""Two stories where memory ends: super-resolution in a control group, and a batch that grows in a small address space."""
+"""Two case studies where memory runs out: super-resolution in a control group, and a batch that grows in a small address space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from story_common import FOLDERS, copies, hasten, scratch
+from case_study_common import FOLDERS, copies, hasten, scratch
 
 from hasten.workloads.catalog import WORKLOADS
 
@@ -28,7 +28,7 @@ def control_group(limit: int) -> Generator[Path | None]:
     """A memory control group of this process's own; None where none can be made."""
     own = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
     path = next((line.split(":")[2] for line in own if ":memory:" in line), None)
-    place = Path("/sys/fs/cgroup/memory" + (path or "")) / f"hasten-stories-{os.getpid()}"
+    place = Path("/sys/fs/cgroup/memory" + (path or "")) / f"hasten-case-studies-{os.getpid()}"
     try:
         place.mkdir()
         (place / "memory.limit_in_bytes").write_text(str(limit))
@@ -85,12 +85,12 @@ def limit(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[s
 
 
 def limit_of(photographs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    story = [str(WORKLOADS["superres"].script), "--data", str(photographs)]
-    story += ["--epochs", "3", "--blocks", "1", "--channels", "8"]
+    script = [str(WORKLOADS["superres"].script), "--data", str(photographs)]
+    script += ["--epochs", "3", "--blocks", "1", "--channels", "8"]
     for name, command in {
-        "hasten's cache": hasten("run", "--set", "cache=auto", "--set", "loader=true", *story),
-        "the story's dictionary": [sys.executable, *story, "--ram-cache"],
-        "as it is": [sys.executable, *story],
+        "hasten's cache": hasten("run", "--set", "cache=auto", "--set", "loader=true", *script),
+        "the script's dictionary": [sys.executable, *script, "--ram-cache"],
+        "as it is": [sys.executable, *script],
     }.items():
         with scratch() as folder:
             result = {"side": name, **limited(command, folder, seconds=300.0)}
@@ -104,9 +104,9 @@ def limit_of(photographs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def searched(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """What `hasten tune` keeps of superres where memory holds about a third of its samples."""
     with copies(data / FOLDERS["superres"], REPEATS) as photographs, scratch() as folder:
-        story = [str(WORKLOADS["superres"].script), "--data", str(photographs), "--epochs", "1000"]
-        story += ["--blocks", "1", "--channels", "4", "--side", "48"]  # so small a net waits for its photographs
-        result = limited(hasten("tune", "--budget", "10m", *story), folder, seconds=1500.0)
+        script = [str(WORKLOADS["superres"].script), "--data", str(photographs), "--epochs", "1000"]
+        script += ["--blocks", "1", "--channels", "4", "--side", "48"]  # so small a net waits for its photographs
+        result = limited(hasten("tune", "--budget", "10m", *script), folder, seconds=1500.0)
         plan = folder / "hasten.toml"
         text = plan.read_text(encoding="utf-8") if plan.exists() else ""
         result["plan"] = text.partition("[fixes]\n")[2].splitlines()
@@ -115,12 +115,12 @@ def searched(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dic
 
 
 def grow(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    story = [str(WORKLOADS["feed"].script), "--data", str((data / FOLDERS["feed"]).resolve()), "--grow"]
-    story += ["--images", "600", "--epochs", "5", "--batch-size", "32"]
+    script = [str(WORKLOADS["feed"].script), "--data", str((data / FOLDERS["feed"]).resolve()), "--grow"]
+    script += ["--images", "600", "--epochs", "5", "--batch-size", "32"]
     sides = {
-        "with room": ([sys.executable, *story], resource.RLIM_INFINITY),
-        "by itself": ([sys.executable, *story], ROOM),
-        "under hasten run": (hasten("run", "--set", "set_to_none=true", *story), ROOM),
+        "with room": ([sys.executable, *script], resource.RLIM_INFINITY),
+        "by itself": ([sys.executable, *script], ROOM),
+        "under hasten run": (hasten("run", "--set", "set_to_none=true", *script), ROOM),
     }
     for name, (command, room) in sides.items():
         within = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
