@@ -3,6 +3,7 @@
 import pytest
 
 from hasten.measurement.side import Frequencies, SideError
+from hasten.protocol import LaunchSpec
 from hasten.stats import Estimate
 from hasten.tuning.manner import Manner
 from hasten.tuning.trial import Sides, compare, decide, try_fix
@@ -120,7 +121,7 @@ def test_what_a_look_says(estimate, pairs, verdict):
 def test_a_rare_phase_counts_with_its_share_where_both_sides_have_met_it(bench):
     fake = bench(noise=0.0)
     frequencies = Frequencies(by_phase={"epoch_start": 1 / 10})
-    seen = fake.run(spec={"fixes": []}, environment={})
+    seen = fake.run(spec=LaunchSpec(), environment={})
     slow = type(seen)(**{**vars(seen), "parts": {"regular": 0.1, "epoch_start": 2.0}})
     quick = type(seen)(**{**vars(seen), "parts": {"regular": 0.1, "epoch_start": 0.5}})
     baseline, candidate = Sides([slow], [quick]).seconds(frequencies)
