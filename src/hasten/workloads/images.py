@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -146,7 +147,7 @@ def _write_labels(path: Path, images: ImageSet, num_images: int) -> None:
 
 def _write_image(folder: Path, images: ImageSet, number: int) -> None:
     image = Image.fromarray(draw(images, number))
-    options = {"quality": images.quality} if images.quality else {"compress_level": 4}
+    options: dict[str, Any] = {"quality": images.quality} if images.quality else {"compress_level": 4}
     image.save(folder / images.path_of(number), **options)
 
 
@@ -159,7 +160,7 @@ def draw(images: ImageSet, number: int) -> np.ndarray:
     for cells, strength in images.texture:
         coarse = rng.normal(0, strength, (channels, cells * height // width + 1, cells)).astype(np.float32)
         smooth = [Image.fromarray(channel).resize(images.size, Image.Resampling.BILINEAR) for channel in coarse]
-        pixels += np.stack(smooth, axis=-1)
+        pixels += np.stack([np.asarray(channel) for channel in smooth], axis=-1)
     for label in images.labels_of(number):
         strength = images.wave * rng.uniform(0, 2)  # so that some images are hard
         pixels += strength * _wave(label, rng, width, height)[..., None]
