@@ -1,9 +1,9 @@
-"""Draw the pages' pictures from committed results.
+"""Draw the pictures of the docs from committed results.
 
     python docs/make_pictures.py           write docs/pictures/*.svg
-    python docs/make_pictures.py --check   say whether they are up to date, and exit with 1 if not
+    python docs/make_pictures.py --check   check whether they are up to date; exit with 1 if not
 
-A picture reads what a benchmark has saved; it never measures.
+The pictures show saved benchmark results; nothing is measured.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any
 import msgspec
 
 from hasten.records import Run
-from hasten.reports.page.chart import Chart, draw, says, standalone
+from hasten.reports.page.chart import Chart, aria_label, draw, standalone
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.machine import machine_over_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "pictures"
-SIDES = {"speedup": "under the plan", "by_hand": "mended by hand"}
+SIDES = {"speedup": "tuned", "by_hand": "fixed by hand"}
 
 
 def tuned_scripts() -> Chart | None:
-    """Each faulty script under its plan and mended by hand, against the script as it is."""
+    """Speedup of each faulty script over its baseline: tuned, and fixed by hand."""
     rows: list[dict[str, Any]] = []
     for path in sorted((RESULTS / "tune").glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         for side, name in SIDES.items():
             if side in result:
                 value, low, high = result[side]
-                told = f"{path.stem}, {name}: {value:.2f} times as fast ({low:.2f} to {high:.2f})"
+                text = f"{path.stem}, {name}: {value:.2f}x faster ({low:.2f} to {high:.2f})"
                 rows.append(
-                    {"script": path.stem, "side": name, "value": value, "low": low, "high": high, "says": told}
+                    {"script": path.stem, "side": name, "value": value, "low": low, "high": high, "label": text}
                 )
     if not rows:
         return None
@@ -49,7 +49,7 @@ def tuned_scripts() -> Chart | None:
     def spec(width: int) -> dict[str, Any]:
         x = {
             "type": "quantitative",
-            "title": "times as fast as the script as it is",
+            "title": "speedup over the baseline",
             "scale": {"type": "log", "nice": False},
             "axis": {"values": [1, 1.5, 2, 3, 5, 10, 20, 50, 100]},
         }
@@ -63,7 +63,7 @@ def tuned_scripts() -> Chart | None:
                 "scale": {"domain": list(SIDES.values()), "range": ["var(--good)", "var(--rest)"]},
                 "legend": {"orient": "top"},
             },
-            "description": says(),
+            "description": aria_label(),
         }
         return {
             "width": width,
@@ -85,7 +85,7 @@ def tuned_scripts() -> Chart | None:
 
 
 def story_runs(name: str) -> tuple[Run, Run | None] | None:
-    """A story's run as the script is, and its run under the plan; None where it was not measured."""
+    """A case study's runs, baseline and tuned; None where it was not measured."""
     path = RESULTS / "stories" / f"{name}.json"
     if not path.exists():
         return None
@@ -96,7 +96,7 @@ def story_runs(name: str) -> tuple[Run, Run | None] | None:
 
 
 def story_steps(name: str) -> Chart | None:
-    """A few steps before and after."""
+    """A few steps of baseline and tuned."""
     runs = story_runs(name)
     if runs is None:
         return None
@@ -105,14 +105,14 @@ def story_steps(name: str) -> Chart | None:
 
 
 def story_machine(name: str, *, after: bool) -> Chart | None:
-    """The machine over the run as the script is, or under the plan."""
+    """The machine over the run of the baseline, or of the tuned script."""
     runs = story_runs(name)
     run = runs[after] if runs is not None else None
     return machine_over_time(run) if run is not None else None
 
 
 def limited_memory() -> Chart | None:
-    """Memory in every second of super-resolution, by who keeps the samples, below the limit of its control group."""
+    """Memory over time of super-resolution, by the kind of cache, below the limit of its control group."""
     rows: list[dict[str, Any]] = []
     limit = 0.0
     for path in sorted((RESULTS / "stories").glob("limit_*.json")):
@@ -123,7 +123,7 @@ def limited_memory() -> Chart | None:
         limit = result["limit"] / 2**20
         for second, used in enumerate(result["bytes_each_second"]):
             mib = used / 2**20
-            rows.append({"side": name, "second": second, "mib": mib, "says": f"{name}, {second} s: {mib:.0f} MiB"})
+            rows.append({"side": name, "second": second, "mib": mib, "label": f"{name}, {second} s: {mib:.0f} MiB"})
     if not rows:
         return None
 
@@ -146,7 +146,7 @@ def limited_memory() -> Chart | None:
                             "scale": {"range": ["var(--rest)", "var(--good)", "var(--data_wait)"]},
                             "legend": {"orient": "top"},
                         },
-                        "description": says(),
+                        "description": aria_label(),
                     },
                 },
                 {
@@ -171,11 +171,11 @@ PICTURED: dict[str, Callable[[], Chart | None]] = {
 
 
 def pictures() -> dict[Path, str]:
-    """Each picture's file and text."""
-    colours = resources.files("hasten.reports.page").joinpath("assets").joinpath("colours.css").read_text("utf-8")
+    """The file and the SVG of each picture."""
+    colors = resources.files("hasten.reports.page").joinpath("assets").joinpath("colors.css").read_text("utf-8")
     drawn = {name: make() for name, make in PICTURED.items()}
     return {
-        PICTURES / f"{name}.svg": standalone(chart.wide, colours=colours)
+        PICTURES / f"{name}.svg": standalone(chart.wide, colors=colors)
         for name, chart in drawn.items()
         if chart is not None
     }
@@ -191,7 +191,7 @@ def main() -> None:
         if not check:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path.relative_to(ROOT)} is not what the results say; run python docs/make_pictures.py")
+            sys.exit(f"{path.relative_to(ROOT)} is out of date; run python docs/make_pictures.py")
 
 
 if __name__ == "__main__":

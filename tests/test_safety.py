@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from command import SOURCE, environment, left_in, run, said, train, write
-from pages import full_run, search, told_of
+from pages import full_run, input_of, search
 
 from hasten.cli.parts import tell
 from hasten.data.memo.codec import NotStorableError, decode, encode
@@ -162,7 +162,7 @@ def test_a_control_character_does_not_end_the_process_that_draws():
 
 
 def test_a_direction_mark_does_not_pass_into_the_page():
-    told = told_of(full_run())
+    told = input_of(full_run())
     finding = msgspec.structs.replace(told.diagnosis.findings[0], title="safe\u202egnp.exe")
     diagnosis = msgspec.structs.replace(told.diagnosis, findings=(finding,))
     assert "\u202e" not in page(replace(told, diagnosis=diagnosis))

@@ -69,10 +69,10 @@ def _report(wanted: argparse.Namespace) -> int:
 
 def _page(saved: Saved) -> str:
     from hasten.diagnosis.diagnose import diagnose
-    from hasten.reports.page.page import Told, page
+    from hasten.reports.page.page import PageInput, page
 
     return page(
-        Told(
+        PageInput(
             run=saved.run,
             diagnosis=diagnose(saved.run),
             tuning=saved.tuning,
