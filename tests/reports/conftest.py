@@ -281,7 +281,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         device_wait=0.0,
     )
     diagnosis = Diagnosis(
-        verdict="Nothing wrong: compute-bound, within 3% of the best case, instant data loading.",
+        verdict="No problem found: compute-bound, and within 3% of the step time with instant data loading.",
         breakdown=breakdown,
         ceiling=Ceiling(free_batches=0.0722, free_copies=0.0716, loader_alone=0.0038, headroom=0.002),
         findings=(),
