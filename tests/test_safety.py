@@ -13,7 +13,7 @@ import pytest
 from command import SOURCE, environment, left_in, run, said, train, write
 from pages import full_run, input_of, search
 
-from hasten.cli.parts import tell
+from hasten.cli.parts import print_error
 from hasten.data.memo.codec import NotStorableError, decode, encode
 from hasten.data.memo.ledger import MARK, Ledger, hold_aside
 from hasten.errors import RecordError
@@ -133,7 +133,7 @@ def test_a_file_of_the_disk_cache_runs_nothing(tmp_path, monkeypatch):
 
 
 def test_nothing_controls_the_terminal(capsys, tmp_path):
-    tell("the plan was made on another machine (cpu \x1b]0;OWNED\x07)")
+    print_error("the plan was made on another machine (cpu \x1b]0;OWNED\x07)")
     said_ = capsys.readouterr().err
     assert "\x1b" not in said_ and "\x07" not in said_ and "OWNED" in said_
 
