@@ -131,7 +131,7 @@ def test_a_slow_down_ends_with_exit_code_1(tmp_path):
     keep(tmp_path, slower(0.13, "new"))
     answer = run("compare", "old", "new", "--max-slowdown", "5%", cwd=tmp_path)
     assert answer.returncode == 1 and "Slower than the limit" in answer.stdout, answer.stderr
-    assert "one run a side" in " ".join(answer.stdout.split())
+    assert "only one run on each side" in " ".join(answer.stdout.split())
     assert run("compare", "old", "new", "--max-slowdown", "50%", cwd=tmp_path).returncode == 0
     told = json.loads(run("compare", "old,old", "new,new", "--json", cwd=tmp_path).stdout)
     assert told["comparison"]["verdict"] == "slower" and not told["comparison"].get("notes")
