@@ -17,7 +17,7 @@ import msgspec
 
 from hasten.diagnosis.diagnose import diagnose
 from hasten.records import Run
-from hasten.reports.page.page import Told, page
+from hasten.reports.page.page import PageInput, page
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -39,7 +39,7 @@ def main() -> None:
     wanted = parser.parse_args()
     told = json.loads((RESULTS / "case_studies" / "xray.json").read_text(encoding="utf-8"))
     run = msgspec.convert(told["run"], Run)
-    page(Told(run=run, diagnosis=diagnose(run)))  # what is imported, is imported now
+    page(PageInput(run=run, diagnosis=diagnose(run)))  # what is imported, is imported now
     found = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[0],
@@ -52,7 +52,7 @@ def main() -> None:
 def written(run: Run) -> dict[str, float]:
     """Seconds and CPU seconds of a page from its record on, and its bytes."""
     wall, cpu = time.perf_counter(), time.process_time()
-    size = len(page(Told(run=run, diagnosis=diagnose(run))).encode())
+    size = len(page(PageInput(run=run, diagnosis=diagnose(run))).encode())
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     print(f"{len(run.steps):>9,} steps: {wall:.2f} s, {cpu:.2f} s of CPU, {size / 2**20:.1f} MiB", flush=True)
     return {"steps": len(run.steps), "seconds": wall, "cpu_seconds": cpu, "bytes": size}

@@ -1,9 +1,9 @@
-"""Draw the pages' pictures from committed results.
+"""Draw the pictures of the docs from committed results.
 
     python docs/make_pictures.py           write docs/pictures/*.svg
-    python docs/make_pictures.py --check   say whether they are up to date, and exit with 1 if not
+    python docs/make_pictures.py --check   check whether they are up to date; exit with 1 if not
 
-A picture reads what a benchmark has saved; it never measures.
+The pictures show saved benchmark results; nothing is measured.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import msgspec
 from generate import main
 
 from hasten.records import Run
-from hasten.reports.page.chart import Chart, draw, says, standalone
+from hasten.reports.page.chart import Chart, aria_label, draw, standalone
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.machine import machine_over_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "pictures"
-SIDES = {"speedup": "under the plan", "by_hand": "mended by hand"}
+SIDES = {"speedup": "tuned", "by_hand": "fixed by hand"}
 
 
 def tuned_scripts() -> Chart | None:
-    """Each faulty script under its plan and mended by hand, against the script as it is."""
+    """Speedup of each faulty script over its baseline: tuned, and fixed by hand."""
     rows: list[dict[str, Any]] = []
     for path in sorted((RESULTS / "tune").glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         for side, name in SIDES.items():
             if side in result:
                 value, low, high = result[side]
-                told = f"{path.stem}, {name}: {value:.2f} times as fast ({low:.2f} to {high:.2f})"
+                text = f"{path.stem}, {name}: {value:.2f}x faster ({low:.2f} to {high:.2f})"
                 rows.append(
-                    {"script": path.stem, "side": name, "value": value, "low": low, "high": high, "says": told}
+                    {"script": path.stem, "side": name, "value": value, "low": low, "high": high, "label": text}
                 )
     if not rows:
         return None
@@ -48,7 +48,7 @@ def tuned_scripts() -> Chart | None:
     def spec(width: int) -> dict[str, Any]:
         x = {
             "type": "quantitative",
-            "title": "times as fast as the script as it is",
+            "title": "speedup over the baseline",
             "scale": {"type": "log", "nice": False},
             "axis": {"values": [1, 1.5, 2, 3, 5, 10, 20, 50, 100]},
         }
@@ -62,7 +62,7 @@ def tuned_scripts() -> Chart | None:
                 "scale": {"domain": list(SIDES.values()), "range": ["var(--good)", "var(--rest)"]},
                 "legend": {"orient": "top"},
             },
-            "description": says(),
+            "description": aria_label(),
         }
         return {
             "width": width,
@@ -84,7 +84,7 @@ def tuned_scripts() -> Chart | None:
 
 
 def case_study_runs(name: str) -> tuple[Run, Run | None] | None:
-    """The baseline run of a case study and its run under the plan; None where it was not measured."""
+    """The baseline run of a case study and its tuned run; None where it was not measured."""
     path = RESULTS / "case_studies" / f"{name}.json"
     if not path.exists():
         return None
@@ -95,7 +95,7 @@ def case_study_runs(name: str) -> tuple[Run, Run | None] | None:
 
 
 def case_study_steps(name: str) -> Chart | None:
-    """A few steps before and after."""
+    """A few steps of the baseline and of the tuned script."""
     runs = case_study_runs(name)
     if runs is None:
         return None
@@ -104,14 +104,14 @@ def case_study_steps(name: str) -> Chart | None:
 
 
 def case_study_machine(name: str, *, after: bool) -> Chart | None:
-    """The machine over the run as the script is, or under the plan."""
+    """The machine over the run of the baseline, or of the tuned script."""
     runs = case_study_runs(name)
     run = runs[after] if runs is not None else None
     return machine_over_time(run) if run is not None else None
 
 
 def limited_memory() -> Chart | None:
-    """Memory in every second of super-resolution, by who keeps the samples, below the limit of its control group."""
+    """Memory over time of super-resolution, by the kind of cache, below the limit of its control group."""
     rows: list[dict[str, Any]] = []
     limit = 0.0
     for path in sorted((RESULTS / "case_studies").glob("limit_*.json")):
@@ -122,7 +122,7 @@ def limited_memory() -> Chart | None:
         limit = result["limit"] / 2**20
         for second, used in enumerate(result["bytes_each_second"]):
             mib = used / 2**20
-            rows.append({"side": name, "second": second, "mib": mib, "says": f"{name}, {second} s: {mib:.0f} MiB"})
+            rows.append({"side": name, "second": second, "mib": mib, "label": f"{name}, {second} s: {mib:.0f} MiB"})
     if not rows:
         return None
 
@@ -145,7 +145,7 @@ def limited_memory() -> Chart | None:
                             "scale": {"range": ["var(--rest)", "var(--good)", "var(--data_wait)"]},
                             "legend": {"orient": "top"},
                         },
-                        "description": says(),
+                        "description": aria_label(),
                     },
                 },
                 {
@@ -171,10 +171,10 @@ PICTURED: dict[str, Callable[[], Chart | None]] = {
 
 def files() -> dict[Path, str]:
     """Each picture's file and text."""
-    colours = resources.files("hasten.reports.page").joinpath("assets").joinpath("colours.css").read_text("utf-8")
+    colors = resources.files("hasten.reports.page").joinpath("assets").joinpath("colors.css").read_text("utf-8")
     drawn = {name: make() for name, make in PICTURED.items()}
     return {
-        PICTURES / f"{name}.svg": standalone(chart.wide, colours=colours)
+        PICTURES / f"{name}.svg": standalone(chart.wide, colors=colors)
         for name, chart in drawn.items()
         if chart is not None
     }

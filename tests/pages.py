@@ -20,7 +20,7 @@ from hasten.records import (
     Trial,
     Tuning,
 )
-from hasten.reports.page.page import Told
+from hasten.reports.page.page import PageInput
 
 STAGES = (
     Stage(name="read", detail="file", num_calls=640, seconds=1.0, cpu_seconds=0.2, num_bytes=640 << 10),
@@ -163,5 +163,5 @@ def search(run):
     )
 
 
-def told_of(run, **more):
-    return Told(run=run, diagnosis=diagnose(run), **more)
+def input_of(run, **more):
+    return PageInput(run=run, diagnosis=diagnose(run), **more)

@@ -58,13 +58,13 @@ def test_a_report_is_written_in_every_form(kept):
 
 def test_a_page_that_cannot_be_written_is_said_in_one_line(kept):
     answer = run("report", "--html", "nowhere/page.html", cwd=kept)
-    assert answer.returncode == 2 and "name another place with --html" in said(answer)
+    assert answer.returncode == 2 and "use --html with another path" in said(answer)
 
 
 def test_a_search_whose_run_is_gone_is_said_in_one_line(kept):
     (kept / ".hasten" / "runs" / "20260305-141502-77" / "run.json").unlink()
     answer = run("report", cwd=kept)
-    assert answer.returncode == 2 and "of a run that is gone" in said(answer)
+    assert answer.returncode == 2 and "belongs to a run that was deleted" in said(answer)
 
 
 @pytest.mark.parametrize("text", [b"{", b"{}", b'{"version": 99}', b"\xff\xfe", b""])
@@ -116,9 +116,9 @@ def test_runs_under_the_plan_stand_beside_its_search(kept):
     (kept / ".hasten" / "followed.jsonl").write_text("".join(lines + others))
     assert run("report", "--html", "page.html", cwd=kept).returncode == 0
     shown = " ".join(run("report", cwd=kept).stdout.split())
-    assert "2 runs under a plan; the last at 640 samples/s, 2.0x as fast, over 900 steps" in shown
+    assert "2 runs with a plan since then; the last one: 640 samples/s (2.0x the baseline) over 900 steps" in shown
     page = (kept / "page.html").read_text(encoding="utf-8")
-    assert "Runs under the plan since" in page and "640 samples/s" in page and "480 samples/s" in page
+    assert "Later runs with the plan" in page and "640 samples/s" in page and "480 samples/s" in page
     assert "num_workers = off" in page and "999 samples/s" not in page
 
 
@@ -130,8 +130,8 @@ def test_a_slow_down_ends_with_exit_code_1(tmp_path):
     keep(tmp_path, slower(0.1, "old"))
     keep(tmp_path, slower(0.13, "new"))
     answer = run("compare", "old", "new", "--max-slowdown", "5%", cwd=tmp_path)
-    assert answer.returncode == 1 and "Slower than allowed (5%)" in answer.stdout, answer.stderr
-    assert "one run a side" in " ".join(answer.stdout.split())
+    assert answer.returncode == 1 and "Slower than the limit" in answer.stdout, answer.stderr
+    assert "only one run on each side" in " ".join(answer.stdout.split())
     assert run("compare", "old", "new", "--max-slowdown", "50%", cwd=tmp_path).returncode == 0
     told = json.loads(run("compare", "old,old", "new,new", "--json", cwd=tmp_path).stdout)
     assert told["comparison"]["verdict"] == "slower" and not told["comparison"].get("notes")
@@ -139,4 +139,4 @@ def test_a_slow_down_ends_with_exit_code_1(tmp_path):
 
 def test_a_run_that_is_not_there_and_a_senseless_share_are_refused(tmp_path):
     assert run("compare", "a", "b", cwd=tmp_path).returncode == 2
-    assert 'write "5%"' in run("compare", "a", "b", "--max-slowdown", "much", cwd=tmp_path).stderr
+    assert 'use "5%"' in run("compare", "a", "b", "--max-slowdown", "much", cwd=tmp_path).stderr

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 from command import SOURCE, environment, left_in, run, said, train, write
-from pages import full_run, search, told_of
+from pages import full_run, input_of, search
 
-from hasten.cli.parts import tell
+from hasten.cli.parts import print_error
 from hasten.data.memo.codec import NotStorableError, decode, encode
 from hasten.data.memo.ledger import MARK, Ledger, lock_temporary
 from hasten.errors import RecordError
@@ -132,7 +132,7 @@ def test_a_file_of_the_disk_cache_runs_nothing(tmp_path, monkeypatch):
 
 
 def test_nothing_controls_the_terminal(capsys, tmp_path):
-    tell("the plan was made on another machine (cpu \x1b]0;OWNED\x07)")
+    print_error("the plan was made on another machine (cpu \x1b]0;OWNED\x07)")
     said_ = capsys.readouterr().err
     assert "\x1b" not in said_ and "\x07" not in said_ and "OWNED" in said_
 
@@ -161,7 +161,7 @@ def test_a_control_character_does_not_end_the_process_that_draws():
 
 
 def test_a_direction_mark_does_not_pass_into_the_page():
-    told = told_of(full_run())
+    told = input_of(full_run())
     finding = msgspec.structs.replace(told.diagnosis.findings[0], title="safe\u202egnp.exe")
     diagnosis = msgspec.structs.replace(told.diagnosis, findings=(finding,))
     assert "\u202e" not in page(replace(told, diagnosis=diagnosis))

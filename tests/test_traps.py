@@ -33,11 +33,11 @@ def answer(capfd, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tune", "--budget", "10", "train.py"], "'10' has no unit; write 10s for seconds or 10m for minutes"),
-        (["tune", "--budget", "5x", "train.py"], "is not a duration"),
-        (["tune", "--metric-lower", "train.py"], "--metric-lower says which way --metric is better"),
-        (["tune"], "no script given; write for example `hasten tune train.py`"),
-        (["run", "--json", "--set", "bf16=true", "train.py"], "`hasten report --json` prints the record"),
+        (["tune", "--budget", "10", "train.py"], "'10' has no unit; use 10s for seconds or 10m for minutes"),
+        (["tune", "--budget", "5x", "train.py"], "is not a valid duration"),
+        (["tune", "--metric-lower", "train.py"], "--metric-lower needs --metric"),
+        (["tune"], "no script given; try for example `hasten tune train.py`"),
+        (["run", "--json", "--set", "bf16=true", "train.py"], "use `hasten report --json` for the record"),
         (["run", "--set", "cache=8", "train.py"], 'write a size as "8 GiB"'),
         (["run", "--set", "cache='8'", "train.py"], 'write a size as "8 GiB"'),
         (["diagnose", "loop.ipynb"], "is a notebook; use hasten.measure() in it"),
@@ -54,14 +54,14 @@ def test_a_trap_is_refused_with_a_line_that_says_what_to_write(capfd, words, mes
 def test_options_of_hasten_behind_a_script_that_does_not_know_them_are_refused(capfd, words):
     code, said = answer(capfd, "diagnose", *words)
     option = next(word for word in words if word.startswith("--")).partition("=")[0]
-    assert code == 2 and f"{option} stands behind train.py, which does not know it" in said
+    assert code == 2 and f"{option} comes after train.py, which does not use it" in said
 
 
 @pytest.mark.parametrize("words", [["parses.py", "--steps", "5"], ["--", "train.py", "--steps", "5"]])
 def test_a_script_gets_options_that_its_source_names_and_all_behind_two_dashes(capfd, words):
     code = main(["diagnose", *words])
     said = capfd.readouterr().err
-    assert code == 1 and "it was started" in said and "stands behind" not in said
+    assert code == 1 and "it was started" in said and "comes after" not in said
 
 
 def test_a_program_beside_this_python_is_found_where_its_environment_is_not_activated(monkeypatch, tmp_path):

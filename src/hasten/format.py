@@ -1,9 +1,6 @@
-"""Numbers become words and units, here and nowhere else.
+"""Format numbers with their units, for every screen, page and message.
 
-In: floats and ints as the records hold them (seconds, bytes, ratios, shares), or None. Out: short text.
-Refuses to know what a number means, how wide the screen is and which characters it can show.
-
-None and numbers that are not finite become `unknown`. Digits follow from what is known: an interval is
+None and numbers that are not finite become `unknown`. The number of digits follows from what is known: an interval is
 given to the one or two digits that its width allows, a plain measurement to two or three, a rough one to two.
 """
 
@@ -14,10 +11,11 @@ from hasten.records import Interval, Settings, Value, Where
 
 NOT_MEASURED = "not measured"
 NOT_SEEN = "not seen"
+_CI = "95% CI "
 
 _PHASES = {"data_wait": "data wait", "copy": "H2D copy", "epoch_start": "epoch start"}
 _STAGES = {
-    "getitem": "rest of __getitem__",
+    "getitem": "other code in __getitem__",
 }
 _TIMES = (
     (3600.0, "h", 2.0),
@@ -31,34 +29,34 @@ _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")
 
 
 def setting(name: str, value: Value) -> str:
-    """A setting of a plan as "cache = auto"; one that is only on or off, where it is on, by its name alone."""
+    """A setting of a plan: "cache = auto", or "bf16" for one that is True."""
     return name if value is True else f"{name} = {value}"
 
 
 def settings(chosen: Settings, *, none: str = "") -> str:
-    """Settings of a plan as "loader, num_workers = 2"."""
+    """Settings of a plan: "loader, num_workers = 2"; `none` where there are none."""
     return ", ".join(setting(name, value) for name, value in chosen.items()) or none
 
 
 def added(chosen: Settings) -> str:
-    """Fixes that are tried at once as "bf16 + cache = auto"."""
+    """Fixes that are tried together: "bf16 + cache = auto"."""
     return " + ".join(setting(name, value) for name, value in chosen.items())
 
 
 def phase(name: str) -> str:
-    """A phase in the field's own words: "data_wait" is "data wait"."""
+    """The display name of a phase: "data wait" for "data_wait"."""
     return _PHASES.get(name, name)
 
 
 def stage(name: str, *, detail: str = "") -> str:
-    """A stage of the loader's work: "decode (Pillow)"; a transform goes by its own name alone."""
+    """The display name of a loader stage: "decode (Pillow)"; a transform is shown by its own name."""
     if name == "transform" and detail:
         return detail
     return f"{_STAGES.get(name, name)} ({detail})" if detail else _STAGES.get(name, name)
 
 
 def seconds(value: float | None, *, unknown: str = NOT_MEASURED, rough: bool = False) -> str:
-    """Seconds as "41.2 ms"; `rough` as "41 ms"."""
+    """A duration: "41.2 ms", or "41 ms" if `rough`."""
     if not _known(value):
         return unknown
     digits = 2 if rough else 3
@@ -70,33 +68,36 @@ def seconds(value: float | None, *, unknown: str = NOT_MEASURED, rough: bool = F
 
 
 def clock(seconds: float) -> str:
-    """Elapsed seconds as "4:05" or "1:02:03"."""
+    """Elapsed time: "4:05" or "1:02:03"."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
-    """Seconds with their 95% interval, in one unit: "312 ms (305 to 320)"; without one, the seconds."""
+def interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED, ci: bool = False) -> str:
+    """A duration with its 95% interval, in one unit: "312 ms (305 to 320)"; without one, the duration.
+
+    `ci` spells the interval out, "312 ms (95% CI 305 to 320)": for the first one on a screen.
+    """
     if estimate is None or not _known(estimate.value):
         return unknown
     value, ends = _parts(estimate)
-    return f"{value} ({ends})" if ends else value
+    return f"{value} ({_CI if ci else ''}{ends})" if ends else value
 
 
 def bounds(estimate: Interval) -> str:
-    """The two ends of an interval of seconds: "305 to 320 ms"; "" where there is none."""
+    """The ends of an interval of seconds: "305 to 320 ms"; "" without one."""
     value, ends = _parts(estimate)
     return f"{ends} {value.split()[-1]}" if ends else ""
 
 
 def middle(estimate: Interval) -> str:
-    """The seconds in the middle of an interval, to the digits that its width allows: "312 ms"."""
+    """The estimate of an interval of seconds, to the digits that its width allows: "312 ms"."""
     return _parts(estimate)[0]
 
 
 def size(num_bytes: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """Bytes as "390 KiB" or "15.6 GiB"."""
+    """A size: "390 KiB" or "15.6 GiB"."""
     if not _known(num_bytes):
         return unknown
     for unit, word in _SIZES:
@@ -107,32 +108,45 @@ def size(num_bytes: float | None, *, unknown: str = NOT_MEASURED) -> str:
 
 
 def size_of(num_bytes: float, whole: float) -> str:
-    """Bytes of a whole, the unit said once where it is the same: "3.2 of 15.6 GiB"."""
+    """A part of a size: "3.2 of 15.6 GiB"; a unit that both share is written once."""
     used, unit = size(num_bytes).split()
     return f"{used if size(whole).endswith(unit) else f'{used} {unit}'} of {size(whole)}"
 
 
 def ratio(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A ratio as "1.15x", "3.2x" or "12x"."""
+    """A ratio: "1.15x", "3.2x" or "12x"."""
     if not _known(value):
         return unknown
     decimals = 2 if abs(value) < 1.995 else 1 if abs(value) < 9.95 else 0
     return f"{_decimal(value, decimals)}x"
 
 
-def ratio_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A ratio with its 95 % interval: "1.40x (1.35 to 1.46)"; without one, the ratio."""
+def ratio_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED, ci: bool = False) -> str:
+    """A ratio with its 95% interval: "1.40x (1.35 to 1.46)"; without one, the ratio.
+
+    `ci` spells the interval out, "1.40x (95% CI 1.35 to 1.46)": for the first one on a screen.
+    """
+    return _ratio_interval(estimate, "", unknown=unknown, ci=ci)
+
+
+def speedup(estimate: Interval | None, *, unknown: str = NOT_MEASURED, ci: bool = False) -> str:
+    """A speedup with its 95% interval: "1.40x faster (1.35 to 1.46)", or "0.90x as fast (0.85 to 0.95)" below 1."""
+    comparative = " faster" if estimate is not None and estimate.value >= 1 else " as fast"
+    return _ratio_interval(estimate, comparative, unknown=unknown, ci=ci)
+
+
+def _ratio_interval(estimate: Interval | None, comparative: str, *, unknown: str, ci: bool) -> str:
     if estimate is None or not _known(estimate.value):
         return unknown
     if not _known(estimate.high) or estimate.high == estimate.low:
-        return ratio(estimate.value)
+        return f"{ratio(estimate.value)}{comparative}"
     decimals = 2 if estimate.high - estimate.low < 1.0 else 1
     value, low, high = (_decimal(part, decimals) for part in (estimate.value, estimate.low, estimate.high))
-    return f"{value}x ({low} to {high})"
+    return f"{value}x{comparative} ({_CI if ci else ''}{low} to {high})"
 
 
 def share(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A part of one as "41%"; below one per cent as "0.4%"."""
+    """A share of one: "41%"; below one percent "0.4%"."""
     if not _known(value):
         return unknown
     percent = value * 100
@@ -142,7 +156,7 @@ def share(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
 
 
 def share_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A part of one with its 95 % interval: "0.4 % (-0.2 to 1.1)"."""
+    """A share of one with its 95% interval: "0.4% (-0.2 to 1.1)"."""
     if estimate is None or not _known(estimate.value):
         return unknown
     width = (estimate.high - estimate.low) * 50
@@ -154,7 +168,7 @@ def share_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) ->
 
 
 def rate(value: float | None, *, unit: str = "samples", unknown: str = NOT_MEASURED) -> str:
-    """So many a second: "18.9 samples/s"."""
+    """A rate: "18.9 samples/s"."""
     if not _known(value):
         return unknown
     rounded = _rounded(value, 3)
@@ -163,7 +177,7 @@ def rate(value: float | None, *, unit: str = "samples", unknown: str = NOT_MEASU
 
 
 def size_rate(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """Bytes a second: "123 MiB/s"."""
+    """A data rate, of bytes per second: "123 MiB/s"."""
     return f"{size(value)}/s" if _known(value) else unknown
 
 
@@ -175,7 +189,7 @@ def count(number: int | None, *, noun: str = "", unknown: str = NOT_MEASURED) ->
 
 
 def amount(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A plain number, to one decimal where it has one: "2", "0.1"."""
+    """A number, to one decimal if it has one: "2", "0.1"."""
     if not _known(value):
         return unknown
     return f"{round(value):,}" if abs(value) >= 99.95 else _decimal(value, 1).removesuffix(".0")
@@ -192,7 +206,7 @@ def watts(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
 
 
 def place(where: Where | None, *, directory: str = "", unknown: str = NOT_SEEN) -> str:
-    """A place in the source: "train.py:88 in train()". Its file is told relative to `directory`."""
+    """A place in the source: "train.py:88 in train()". The file is shown relative to `directory`."""
     if where is None:
         return unknown
     file = where.file
@@ -215,7 +229,7 @@ def _parts(estimate: Interval) -> tuple[str, str]:
     value, low, high = (part / unit for part in (estimate.value, estimate.low, estimate.high))
     decimals = min(-_magnitude(width / unit / 2), 3 - _magnitude(max(abs(low), abs(high))))
     least = _decimal(low, decimals)
-    if float(least) == 0 and low > 0:  # a gain that is sure is not shown as one that may be none
+    if float(least) == 0 and low > 0:  # a gain that is above zero is not shown as zero
         least = f"{low:.1g}" if low >= 1e-3 else "<0.001"
     return f"{_decimal(value, decimals)} {word}", f"{least} to {_decimal(high, decimals)}"
 
@@ -240,6 +254,6 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _decimal(value: float, decimals: int) -> str:
-    """`value` to so many decimals, or to tens and hundreds where negative; never "-0"."""
+    """`value` to this many decimals, or to tens and hundreds if negative; never "-0"."""
     text = f"{round(value, decimals) + 0.0:.{max(0, decimals)}f}"
     return text.lstrip("-") if float(text) == 0 else text

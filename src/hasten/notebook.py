@@ -75,9 +75,9 @@ class Measured:
         return pd.DataFrame(rows_of(self.record), columns=[*COLUMNS, *_phases(self.record)])
 
     def _repr_html_(self) -> str:
-        from hasten.reports.page.page import Told, essentials
+        from hasten.reports.page.page import PageInput, essentials
 
-        return essentials(Told(run=self.record, diagnosis=self.diagnosis))
+        return essentials(PageInput(run=self.record, diagnosis=self.diagnosis))
 
     def __repr__(self) -> str:
         from rich.console import Console

@@ -104,12 +104,12 @@ def reading(*, cold):
 def test_a_disk_that_never_waits_gives_back_what_reads_waited():
     # 10 MB a step, at 2 s/GB.
     found = upgrades(reading(cold=0.3))
-    assert found["a disk that never makes a read wait"].step_seconds == pytest.approx(0.08)
+    assert found["a disk without read latency"].step_seconds == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("cold", [None, 0.1])
 def test_where_the_pages_were_not_dropped_or_cost_nothing_a_faster_disk_is_not_advised(cold):
-    assert "a disk that never makes a read wait" not in upgrades(reading(cold=cold))
+    assert "a disk without read latency" not in upgrades(reading(cold=cold))
 
 
 def test_a_cache_gives_back_the_share_of_reading_and_decoding_in_the_headroom():

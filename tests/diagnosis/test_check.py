@@ -92,7 +92,7 @@ def test_a_card_without_a_driver_is_found():
 
 def test_a_driver_replaced_under_a_running_kernel_needs_a_reboot():
     found = line(box(device_problem="Driver/library version mismatch"), "device")
-    assert (found.state, found.remedy) == ("bad", "Reboot, so that the new driver is loaded.")
+    assert (found.state, found.remedy) == ("bad", "Reboot to load the new driver.")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_torchvision_is_replaced_together_with_torch():
 
 def test_a_driver_too_old_for_the_build_is_named_with_both_versions():
     found = line(gpu_box(cuda_usable=False, driver_cuda="12.4"), "torch")
-    assert "needs a driver for CUDA 13.0; this one is for CUDA up to 12.4" in found.text
+    assert "needs a driver for CUDA 13.0; this one supports CUDA up to 12.4" in found.text
     assert "Update the NVIDIA driver, or `pip install" in found.remedy
     ancient = line(gpu_box(cuda_usable=False, driver_cuda="11.4"), "torch")
     assert ancient.remedy == "Update the NVIDIA driver."
@@ -179,7 +179,7 @@ def test_bf16_on_the_cpu_follows_from_its_features():
 
 def test_a_quota_is_named_and_openmp_would_start_too_many_threads():
     machine = box(num_cores=2.5)
-    assert line(machine, "cores").text == "2.5 of 8 cores may be used here: A CPU."
+    assert line(machine, "cores").text == "2.5 of 8 cores are usable: A CPU."
     assert line(machine, "threads").remedy == "`export OMP_NUM_THREADS=2`"
 
 
@@ -223,7 +223,7 @@ def test_dockers_default_shared_memory_is_bad(size, state):
 def test_a_container_limit_on_memory_is_told_with_what_is_present():
     found = line(box(memory_bytes=4 * GIB, memory_available_bytes=3 * GIB), "memory")
     assert found.state == "warning"
-    assert "4.0 GiB, 3.0 GiB of it available; the container's limit, of 32.0 GiB present" in found.text
+    assert "4.0 GiB, 3.0 GiB available; limited by the container (the machine has 32.0 GiB)" in found.text
 
 
 def test_memory_nearly_full_is_bad():
@@ -234,14 +234,16 @@ def test_a_slow_disk_is_told_by_its_random_rate():
     slow = DiskSpeed("/data", "ext4", "hdd", 1.5e8, 1.2e7, 131072, 1 << 28, GIB)
     found = line(box(), "disk", disk=slow)
     assert found.state == "bad"
-    assert found.text == "/data, on a spinning disk (ext4): 143 MiB/s in order, 11.4 MiB/s in pieces of 128 KiB."
+    assert (
+        found.text == "/data, on a spinning disk (ext4): 143 MiB/s sequential, 11.4 MiB/s in random reads of 128 KiB."
+    )
 
 
 def test_an_unmeasured_disk_is_unknown_and_says_why():
     closed = DiskSpeed("/data", "nfs4", "network", None, None, 131072, 0, None, note="it cannot be written")
     found = line(box(), "disk", disk=closed)
     assert found.state == "unknown"
-    assert found.text == "/data, on a network file system (nfs4): not measured, for it cannot be written."
+    assert found.text == "/data, on a network file system (nfs4): not measured: it cannot be written."
 
 
 @pytest.mark.parametrize(

@@ -46,4 +46,4 @@ def test_an_epochs_first_step_is_not_compared():
 
 def test_another_machine_is_told():
     found = compare([run(0.1)], [run(0.1, on=machine(cpu="Another CPU"))], max_slowdown=0.05)
-    assert any("another CPU: A CPU, now Another CPU" in note for note in found.notes)
+    assert any("different CPU: A CPU before, now Another CPU" in note for note in found.notes)

@@ -224,7 +224,7 @@ def test_the_verdict_is_one_sentence_about_the_top_finding(kind):
 def test_nothing_wrong_is_an_answer():
     diagnosis = diagnose(run())
     assert diagnosis.findings == ()
-    assert diagnosis.verdict.startswith("Nothing wrong: compute-bound")
+    assert diagnosis.verdict.startswith("No problem found: compute-bound")
 
 
 def test_a_healthy_run_with_everything_tried_has_no_finding():
@@ -232,13 +232,15 @@ def test_a_healthy_run_with_everything_tried_has_no_finding():
     equal = [msgspec.structs.replace(t, ratio=Interval(value=0.99, low=0.97, high=1.01)) for t in tries]
     diagnosis = diagnose(run(interventions=[*equal, tried("replay", 0.98)]))
     assert diagnosis.findings == ()
-    assert "within 2% of what this machine does with batches for free" in diagnosis.verdict
+    assert "within 2% of the step time with instant data loading" in diagnosis.verdict
 
 
 def test_what_batches_for_free_would_gain_is_not_called_nothing_wrong():
     diagnosis = diagnose(run(interventions=[tried("replay", 0.75)]))
     assert diagnosis.findings == ()
-    assert diagnosis.verdict == "No single fault found: compute-bound; batches for free would still gain 25%."
+    assert (
+        diagnosis.verdict == "No single cause found: compute-bound; instant data loading would save 25% of the step."
+    )
 
 
 def test_a_loader_that_tells_of_batches_alone_can_be_told_of_a_shallow_prefetch():
@@ -273,7 +275,7 @@ def test_workers_that_nobody_waits_for_cost_the_cores_that_they_take():
     assert diagnosis.breakdown.phases["data_wait"] < 0.05 * 0.1
     assert diagnosis.verdict.startswith("CPU-starved: 2 loader workers and PyTorch share 2 cores; slow decoding")
     assert finding.kind == "slow_decode" and finding.recoverable == pytest.approx(0.75 * 0.55 * 0.1)
-    assert any("workers take cores" in reason for reason in finding.because)
+    assert any("workers use cores" in reason for reason in finding.because)
 
 
 def test_on_a_gpu_or_where_batches_for_free_gain_little_ready_batches_acquit_the_loader():
@@ -322,7 +324,7 @@ def test_images_are_read_because_they_are_decoded():
 
 def test_slow_work_says_how_many_cores_would_keep_up():
     (finding,) = diagnose(fed(stage("decode", "Pillow JPEG", 6.4), num_workers=2)).findings
-    assert "one core 160 ms: keeping up takes about 4 cores beside those that train" in finding.because[-1], (
+    assert "takes 160 ms of CPU time: keeping up needs about 4 cores in addition" in finding.because[-1], (
         "the rest of a step takes 40 ms"
     )
     (finding,) = diagnose(fed(stage("decode", "Pillow JPEG", 0.4))).findings
@@ -428,7 +430,7 @@ def test_a_logarithm_is_no_log(source, logs):
 
 def test_where_little_was_seen_nothing_is_said_to_bind():
     unseen = steps(phases={"data_wait": 0.001})
-    assert "bound by what could not be seen" in diagnose(run(steps=unseen)).verdict
+    assert "bound by time that could not be measured" in diagnose(run(steps=unseen)).verdict
 
 
 def test_a_larger_batch_gains_only_on_what_batches_for_free_leave():

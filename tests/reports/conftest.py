@@ -87,7 +87,7 @@ def run(*, machine: Machine, facts: Facts, steps: tuple[Step, ...], **others) ->
         version=1,
         id="20260305-141502",
         command=("python", "train.py"),
-        directory="/home/ada/films",
+        directory="/home/ada/xray",
         started=1.7e9,
         ended_by="hasten",
         exit_code=None,
@@ -110,7 +110,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
         Stage(name="collate", num_calls=200, seconds=1.9, cpu_seconds=0.8),
     )
     loader = LoaderFacts(
-        name="ChestFilms",
+        name="ChestXrays",
         role="train",
         num_workers=2,
         batch_size=16,
@@ -165,13 +165,13 @@ def data_bound() -> tuple[Run, Diagnosis]:
             interval=Interval(0.1204, 0.1103, 0.1312),
             confirmed_by="free_batches",
             because=(
-                "decode takes 69% of the workers' time, 9.7 ms a sample",
-                "the same files take 6.1 ms a sample with simplejpeg: 1.6x",
-                "with batches for free the step takes 97 ms",
+                "decode takes 69% of the workers' time, 9.7 ms per sample",
+                "the same files take 6.1 ms per sample with simplejpeg: 1.6x",
+                "with instant data loading the step takes 97 ms",
             ),
             remedy="Decode to grey and resize before ToTensor, or keep the decoded images: they fit here.",
             where=Where(
-                file="/home/ada/films/data.py",
+                file="/home/ada/xray/data.py",
                 line=31,
                 function="__getitem__",
                 source="img = Image.open(path)",
@@ -183,7 +183,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             recoverable=0.0431,
             because=("2 workers are busy 98% of the time and the queue is empty at 9 of 10 steps",),
             remedy="Set num_workers=4.",
-            where=Where(file="/home/ada/films/train.py", line=88, function="main"),
+            where=Where(file="/home/ada/xray/train.py", line=88, function="main"),
         ),
         Finding(
             kind="unfused-optimizer",
@@ -191,7 +191,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             recoverable=0.0042,
             because=("Adam steps 121 tensors one by one",),
             remedy="Adam(..., fused=True)",
-            where=Where(file="/home/ada/films/train.py", line=52, function="<module>"),
+            where=Where(file="/home/ada/xray/train.py", line=52, function="<module>"),
         ),
     )
     diagnosis = Diagnosis(
@@ -281,7 +281,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         device_wait=0.0,
     )
     diagnosis = Diagnosis(
-        verdict="Nothing wrong: compute-bound, within 3% of what this machine does with batches for free.",
+        verdict="No problem found: compute-bound, and within 3% of the step time with instant data loading.",
         breakdown=breakdown,
         ceiling=Ceiling(free_batches=0.0722, free_copies=0.0716, loader_alone=0.0038, headroom=0.002),
         findings=(),
@@ -295,7 +295,7 @@ def missing_phases() -> tuple[Run, Diagnosis]:
         facts=Facts(boundary="backward", num_threads=2, frameworks=("lightning",)),
         steps=steps(40, seconds=0.5),
         notes=(
-            "no optimizer step was seen: a step is counted at each backward",
+            "no optimizer step was seen: each backward counts as a step",
             "the loader is not a torch DataLoader: its stages are not seen",
         ),
     )
@@ -338,7 +338,7 @@ def one_step() -> tuple[Run, Diagnosis]:
 
 
 def hostile() -> tuple[Run, Diagnosis]:
-    evil = "/home/ada/films/[red]日本語[/red]\x1b[31m\n\udcff" + "long_folder_name/" * 8 + "train.py"
+    evil = "/home/ada/xray/[red]日本語[/red]\x1b[31m\n\udcff" + "long_folder_name/" * 8 + "train.py"
     loader = LoaderFacts(
         name="[bold]Set[/bold]",
         role="train",

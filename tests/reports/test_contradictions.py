@@ -12,7 +12,7 @@ from hasten import format
 from hasten.diagnosis.diagnose import diagnose
 from hasten.records import Check, Interval, Run, Tuning
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.page import Told, page
+from hasten.reports.page.page import PageInput, page
 from hasten.reports.text import print_diagnosis
 from hasten.reports.tuning import outcome, print_tuning, state_of
 
@@ -32,7 +32,7 @@ def tuning_of(name):
 @cache
 def page_of(name):
     run = run_of(name)
-    return page(Told(run=run, diagnosis=diagnose(run), tuning=tuning_of(name)))
+    return page(PageInput(run=run, diagnosis=diagnose(run), tuning=tuning_of(name)))
 
 
 def card_of(name):
@@ -62,7 +62,7 @@ def test_a_step_that_waits_is_still_called_data_bound():
 @pytest.mark.parametrize("name", ["xray", "classify"])
 def test_3_what_was_tried_is_not_listed_as_not_tried(name):
     tried = {trial.fix for trial in tuning_of(name).trials}
-    listed = page_of(name).partition("Fixes without a trial, and why")[2].partition("</table>")[0]
+    listed = page_of(name).partition("Fixes that were not tried, and why")[2].partition("</table>")[0]
     assert tried & {"bf16", "channels_last", "fused_optimizer"}
     assert listed and [name for name in tried if f"<td>{name}</td>" in listed] == []
 
@@ -84,7 +84,7 @@ def test_5_a_step_time_lies_within_its_own_interval():
     diagnosis = msgspec.structs.replace(
         diagnose(run_of("xray")), breakdown=msgspec.structs.replace(breakdown, step_seconds=1.05, spread=spread)
     )
-    html = page(Told(run=run_of("xray"), diagnosis=diagnosis))
+    html = page(PageInput(run=run_of("xray"), diagnosis=diagnosis))
     tile = html.partition('<span class="name">step time</span>')[2].partition("</li>")[0]
     assert "1.05 s" in tile and "1.03 to 1.07 s" in tile
 

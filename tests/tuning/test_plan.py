@@ -96,10 +96,10 @@ def test_every_line_says_what_it_gained_or_why_it_is_off():
 
 def test_an_empty_plan_says_so():
     text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None))
-    assert "# Empty: of 4 trials none was faster." in text
+    assert "# Empty: none of 4 trials was faster." in text
     late = (Skipped(fix="bf16", reason="it may save 20% of the step", state="no time"),)
     text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None, trials=(), skipped=late))
-    assert "# Empty: no time was left to try bf16, --budget gives more." in text
+    assert "# Empty: no time left to try bf16, raise --budget." in text
 
 
 def test_a_plan_that_is_not_proven_says_so_at_its_head():

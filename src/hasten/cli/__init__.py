@@ -1,7 +1,6 @@
-"""The verbs. Each reads its words, calls one room and prints.
+"""The command line: `main`, and one module for each group of commands.
 
-Argparse rather than typer: everything after the script's name belongs to the script, which `nargs=REMAINDER` says in
-one word, and nothing has to be installed or imported for it.
+It uses argparse and not typer, because everything after the script's name belongs to the script: `nargs=REMAINDER` does that.
 """
 
 from __future__ import annotations
@@ -13,32 +12,32 @@ from collections.abc import Sequence
 
 from hasten import __version__
 from hasten.cli.measuring import add_check, add_diagnose
-from hasten.cli.parts import tell
+from hasten.cli.parts import print_error
 from hasten.cli.results import add_compare, add_report
 from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_run, add_tune
 from hasten.errors import HastenError, ScriptError
 
-NOTHING_LEFT = "interrupted; nothing is left running"
+INTERRUPTED = "interrupted; all processes were stopped"
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code. `argv` is sys.argv[1:] by default."""
     parser = _parser()
-    wanted = parser.parse_args(words)
+    args = parser.parse_args(argv)
     try:
-        return int(wanted.run(wanted) or 0)
+        return int(args.run(args) or 0)
     except ScriptError as error:
-        tell(str(error))
+        print_error(str(error))
         return error.exit_code if error.exit_code > 0 else 128 - error.exit_code
     except HastenError as error:
-        tell(str(error))
+        print_error(str(error))
         return 2
     except KeyboardInterrupt as interrupt:
-        tell(interrupt.args[0] if interrupt.args else NOTHING_LEFT)
+        print_error(interrupt.args[0] if interrupt.args else INTERRUPTED)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python would complain again while it ends.
+        # The reader closed the pipe; without this, Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
@@ -46,11 +45,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hasten",
-        description="Finds out where a PyTorch training script spends its time, and what would make it faster.",
+        description="Find out where a PyTorch training script spends its time, and make it faster.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hasten {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (add_check, add_diagnose, add_tune, add_run, add_report, add_compare, add_speedtest):
-        add(verbs)
+        add(subparsers)
     return parser

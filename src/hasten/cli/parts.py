@@ -1,4 +1,4 @@
-"""What the verbs have in common: options, numbers on the command line, consoles."""
+"""What the commands share: options, argument types, consoles, output."""
 
 from __future__ import annotations
 
@@ -15,46 +15,53 @@ from hasten.safe_text import legible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 WHAT_TO_RUN = "(SCRIPT.py | -m MODULE | COMMAND) [its arguments ...]"
 
 
-def add_verb(
-    verbs: Verbs, name: str, says: str, run: Callable[[argparse.Namespace], int], *, usage: str | None = None
+def add_subcommand(
+    subparsers: Subparsers,
+    name: str,
+    description: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    usage: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A verb, with what all of them have; `run` is called with what was parsed."""
-    verb = verbs.add_parser(name, help=says, description=says, allow_abbrev=False, usage=usage)
-    verb.set_defaults(run=run, verb=name, options=verb._option_string_actions)  # pyright: ignore[reportPrivateUsage]
-    verb.add_argument("--json", action="store_true", help="print the whole record as JSON")
-    return verb
+    """Add a subcommand with the options that all of them have; `run` gets the parsed arguments."""
+    parser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False, usage=usage)
+    parser.set_defaults(run=run, subcommand=name, options=parser._option_string_actions)  # pyright: ignore[reportPrivateUsage]
+    parser.add_argument("--json", action="store_true", help="print the full record as JSON")
+    return parser
 
 
-def add_measuring(verb: argparse.ArgumentParser, *, seconds: float) -> None:
-    """How long to measure."""
-    verb.add_argument("--steps", type=positive, metavar="N", help="measure N steps (default: until steady)")
-    verb.add_argument(
+def add_measuring(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    """Add the options for how long to measure."""
+    parser.add_argument("--steps", type=positive, metavar="N", help="measure N steps (default: until steady)")
+    parser.add_argument(
         "--seconds",
         type=above_0,
         default=seconds,
         metavar="S",
-        help=f"measure at most S seconds ({seconds:g})",
+        help=f"measure at most S seconds [default: {seconds:g}]",
     )
-    verb.add_argument("--wait", type=above_0, default=60.0, metavar="S", help="wait S seconds for a step (60)")
-    verb.add_argument("--quick", action="store_true", help="one run only: causes are inferred, not confirmed")
+    parser.add_argument(
+        "--wait", type=above_0, default=60.0, metavar="S", help="give up after S seconds without a step [default: 60]"
+    )
+    parser.add_argument("--quick", action="store_true", help="a single run: causes are estimated, not confirmed")
 
 
 def positive(text: str) -> int:
-    """A whole number of 1 or more, for argparse."""
+    """An argparse type: an integer of 1 or more."""
     number = int(text) if text.isdigit() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
     return number
 
 
 def above_0(text: str) -> float:
-    """A number above 0, for argparse."""
+    """An argparse type: a number above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -65,61 +72,61 @@ def above_0(text: str) -> float:
 
 
 def percent(text: str) -> float:
-    """A share of one, of a text as "5%" or "0.05", for argparse."""
+    """An argparse type: a share of one, from "5%" or "0.05"."""
     number = text.removesuffix("%").strip()
     try:
         share = float(number) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0.0 <= share < 100.0:
-        raise argparse.ArgumentTypeError(f'{text!r} is no share; write "5%" or "0.05"')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a valid percentage; use "5%" or "0.05"')
     return share
 
 
 def time_span(text: str) -> float:
-    """Seconds of a text as "90s", "10m" or "1h", for argparse."""
+    """An argparse type: seconds, from "90s", "10m" or "1h"."""
     found = re.fullmatch(r"([\d.]+)\s*([a-z]*)", text)
     if found is not None and not found[2]:
-        raise argparse.ArgumentTypeError(f"{text!r} has no unit; write {text}s for seconds or {text}m for minutes")
+        raise argparse.ArgumentTypeError(f"{text!r} has no unit; use {text}s for seconds or {text}m for minutes")
     if found is None or found[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a duration; write "90s", "10m" or "1h"')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a valid duration; use "90s", "10m" or "1h"')
     return above_0(found[1]) * _UNITS[found[2]]
 
 
-def add_command(verb: argparse.ArgumentParser) -> None:
-    """The words of the user's own command, to its end."""
-    verb.add_argument("-m", dest="module", action="store_true", help="the next word is a module, as in python -m")
-    verb.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the user's command: everything up to the end of the line."""
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as in python -m")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
-def command_of(wanted: argparse.Namespace) -> list[str]:
-    """The user's own command, without a "--" before it.
+def command_of(args: argparse.Namespace) -> list[str]:
+    """The user's command, without a leading "--".
 
     Raises:
-        CommandError: there is none, or an option of hasten's stands behind the script's name, where the script would
-            get it. A script whose source names such an option gets it; so does any script behind "--".
+        CommandError: no command was given, or an option of hasten comes after the script's name, where it would be passed
+            to the script. It is passed on if the script's source contains the option, or after "--".
     """
-    words: list[str] = wanted.words
+    words: list[str] = args.words
     if words[:1] == ["--"]:
         return words[1:]
     if not words:
-        raise CommandError(f"no script given; write for example `hasten {wanted.verb} train.py`")
-    misplaced = None if wanted.module else _misplaced(words, wanted.options)
+        raise CommandError(f"no script given; try for example `hasten {args.subcommand} train.py`")
+    misplaced = None if args.module else _misplaced(words, args.options)
     if misplaced is not None:
         rest = [word for word in words[1:] if word != misplaced]
         raise CommandError(
-            f"{misplaced} stands behind {words[0]}, which does not know it; options of hasten come first: "
-            f"`hasten {wanted.verb} {misplaced} ... {words[0]}`"
-            f" (or, if it is the script's, `hasten {wanted.verb} -- {words[0]} {misplaced} ...`)"
+            f"{misplaced} comes after {words[0]}, which does not use it; put options of hasten first: "
+            f"`hasten {args.subcommand} {misplaced} ... {words[0]}`"
+            f" (or, to pass it to the script, `hasten {args.subcommand} -- {words[0]} {misplaced} ...`)"
             if rest
-            else f"{misplaced} stands behind {words[0]}, which does not know it; write "
-            f"`hasten {wanted.verb} {misplaced} {words[0]}`"
+            else f"{misplaced} comes after {words[0]}, which does not use it; use "
+            f"`hasten {args.subcommand} {misplaced} {words[0]}`"
         )
     return words
 
 
 def _misplaced(words: Sequence[str], options: Collection[str]) -> str | None:
-    """The first option of ours behind a script whose source does not hold its name."""
+    """The first option of hasten after a script whose source does not contain it; None without one."""
     script = Path(words[0])
     if script.suffix != ".py" or not script.is_file():
         return None
@@ -128,20 +135,20 @@ def _misplaced(words: Sequence[str], options: Collection[str]) -> str | None:
     return next((name for name in found if name in options and name.lstrip("-") not in source), None)
 
 
-def tell(line: str) -> None:
-    """Say a line on standard error; what it quotes may hold anything."""
+def print_error(line: str) -> None:
+    """Print a line to standard error, without control characters."""
     print("hasten:", legible(line, keep="\n\t"), file=sys.stderr)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where to print."""
+    """The console to print on."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False)
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on standard output."""
+    """Print one line of JSON to standard output."""
     from hasten.records import encode
 
     sys.stdout.write(encode(value).decode() + "\n")

@@ -1,4 +1,4 @@
-"""report and compare: the verbs that read what is kept, and run nothing."""
+"""The commands that read saved results and run nothing: report and compare."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_verb, console, percent, print_json
+from hasten.cli.parts import add_subcommand, console, percent, print_json
 from hasten.errors import DirectoryError
 from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
-    from hasten.cli.parts import Verbs
+    from hasten.cli.parts import Subparsers
     from hasten.cli.saved import Saved
 
 SLOWER = 1  # the exit code
@@ -21,18 +21,21 @@ SLOWER = 1  # the exit code
 # ----------------------------------------------------------------------------------------------------- report
 
 
-def add_report(verbs: Verbs) -> None:
-    """`hasten report`."""
-    verb = add_verb(verbs, "report", "Show an earlier run or search again, without running anything.", _report)
-    verb.add_argument(
-        "saved", nargs="?", metavar="RUN", help="a run or a search: its id, folder or file (default: the last)"
+def add_report(subparsers: Subparsers) -> None:
+    """Add `hasten report`."""
+    parser = add_subcommand(subparsers, "report", "Show an earlier result again, without running anything.", _report)
+    parser.add_argument(
+        "saved",
+        nargs="?",
+        metavar="RUN",
+        help="a run or a tuning run: its id, folder or file [default: the last one]",
     )
-    verb.add_argument("--html", type=Path, metavar="FILE", help="write one page that opens offline")
-    verb.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or about:tracing")
-    verb.add_argument("--csv", type=Path, metavar="FILE", help="write a table with a row a step")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page that opens offline")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or about:tracing")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table with one row per step")
 
 
-def _report(wanted: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> int:
     from hasten.cli.saved import find_saved
     from hasten.diagnosis.diagnose import diagnose
     from hasten.reports.steps_table import csv_of
@@ -40,20 +43,20 @@ def _report(wanted: argparse.Namespace) -> int:
     from hasten.reports.trace import trace_of
     from hasten.reports.tuning import print_tuning
 
-    saved = find_saved(wanted.saved, root=RESULTS)
+    saved = find_saved(args.saved, root=RESULTS)
     files: dict[str, Callable[[], str]] = {
         "html": lambda: _page(saved),
         "trace": lambda: trace_of(saved.run),
         "csv": lambda: csv_of(saved.run),
     }
-    asked = {name: write for name, write in files.items() if getattr(wanted, name) is not None}
-    for name, write in asked.items():
-        _write(getattr(wanted, name), write(), option=name)
+    requested = {name: write for name, write in files.items() if getattr(args, name) is not None}
+    for name, write in requested.items():
+        _write(getattr(args, name), write(), option=name)
     diagnosis = diagnose(saved.run)
-    if wanted.json:
+    if args.json:
         searched = {"tuning": saved.tuning, "followed": saved.followed} if saved.tuning is not None else {}
         print_json({"run": saved.run, "diagnosis": diagnosis, **searched})
-    elif not asked:
+    elif not requested:
         print_diagnosis(
             saved.run,
             diagnosis,
@@ -69,10 +72,10 @@ def _report(wanted: argparse.Namespace) -> int:
 
 def _page(saved: Saved) -> str:
     from hasten.diagnosis.diagnose import diagnose
-    from hasten.reports.page.page import Told, page
+    from hasten.reports.page.page import PageInput, page
 
     return page(
-        Told(
+        PageInput(
             run=saved.run,
             diagnosis=diagnose(saved.run),
             tuning=saved.tuning,
@@ -87,33 +90,37 @@ def _write(path: Path, text: str, *, option: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DirectoryError(f"cannot write {path} ({error.strerror}); name another place with --{option}") from None
+        raise DirectoryError(f"cannot write {path} ({error.strerror}); use --{option} with another path") from None
 
 
 # ---------------------------------------------------------------------------------------------------- compare
 
 
-def add_compare(verbs: Verbs) -> None:
-    """`hasten compare`."""
-    says = f"Say whether a script has become slower; exit code {SLOWER} where it surely has."
-    verb = add_verb(verbs, "compare", says, _compare)
-    verb.add_argument("old", metavar="OLD", help="a run from before; several, separated by commas, tell more")
-    verb.add_argument("new", metavar="NEW", help="a run from now, likewise")
-    verb.add_argument(
-        "--max-slowdown", type=percent, default=0.05, metavar="P", help="how much longer a step may take (5%%)"
+def add_compare(subparsers: Subparsers) -> None:
+    """Add `hasten compare`."""
+    description = (
+        f"Compare two results: has the script become slower? Exits with {SLOWER} if it is significantly slower."
+    )
+    parser = add_subcommand(subparsers, "compare", description, _compare)
+    parser.add_argument("old", metavar="OLD", help="the earlier run, or better several of them, separated by commas")
+    parser.add_argument("new", metavar="NEW", help="the later run, or several of them")
+    parser.add_argument(
+        "--max-slowdown",
+        type=percent,
+        default=0.05,
+        metavar="P",
+        help="slowdown of the step time that is allowed [default: 5%%]",
     )
 
 
-def _compare(wanted: argparse.Namespace) -> int:
+def _compare(args: argparse.Namespace) -> int:
     from hasten.cli.saved import find_saved
     from hasten.diagnosis.compare import compare
     from hasten.reports.comparison import print_comparison
 
-    old, new = (
-        [find_saved(name, root=RESULTS).run for name in names.split(",")] for names in (wanted.old, wanted.new)
-    )
-    found = compare(old, new, max_slowdown=wanted.max_slowdown)
-    if wanted.json:
+    old, new = ([find_saved(name, root=RESULTS).run for name in names.split(",")] for names in (args.old, args.new))
+    found = compare(old, new, max_slowdown=args.max_slowdown)
+    if args.json:
         print_json({"comparison": found})
     else:
         print_comparison(found, console=console())

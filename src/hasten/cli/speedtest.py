@@ -1,4 +1,4 @@
-"""speedtest: all of it on bundled workloads."""
+"""speedtest: diagnose and tune bundled workloads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_measuring, add_verb, console, positive, print_json, time_span
+from hasten.cli.parts import add_measuring, add_subcommand, console, positive, print_json, time_span
 from hasten.errors import CommandError
 from hasten.measurement.results import RESULTS
 
 if TYPE_CHECKING:
-    from hasten.cli.parts import Verbs
+    from hasten.cli.parts import Subparsers
     from hasten.records import Run, Tuning
     from hasten.reports.progress import ProgressReport
     from hasten.tuning.metric import Metric
@@ -24,22 +24,24 @@ EVERY = "all"
 BUDGET = 240.0  # seconds for one workload
 
 
-def add_speedtest(verbs: Verbs) -> None:
-    """`hasten speedtest`."""
-    says = "Diagnose a bundled training script, tune it, and say what that gains; on images it makes itself."
-    verb = add_verb(verbs, "speedtest", says, _speedtest)
-    add_measuring(verb, seconds=15.0)
-    verb.add_argument("workload", nargs="?", default="xray", help="which one (xray), or `all` of them")
-    verb.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
-    verb.add_argument("--images", type=positive, metavar="N", help="how many images an epoch takes")
-    verb.add_argument("--budget", type=time_span, metavar="TIME", help="for each (4m; of `all`, 5m to 10m)")
-    verb.add_argument("--no-tune", action="store_true", help="the diagnosis alone, in two minutes")
-    verb.add_argument("--list", action="store_true", help="name the bundled workloads")
+def add_speedtest(subparsers: Subparsers) -> None:
+    """Add `hasten speedtest`."""
+    description = "Diagnose and tune a bundled training script, on generated images, and show the speedup."
+    parser = add_subcommand(subparsers, "speedtest", description, _speedtest)
+    add_measuring(parser, seconds=15.0)
+    parser.add_argument("workload", nargs="?", default="xray", help="workload name, or `all` [default: xray]")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
+    parser.add_argument("--images", type=positive, metavar="N", help="images per epoch")
+    parser.add_argument(
+        "--budget", type=time_span, metavar="TIME", help="time for each workload [default: 4m; with `all`, 5m to 10m]"
+    )
+    parser.add_argument("--no-tune", action="store_true", help="diagnose only, in two minutes")
+    parser.add_argument("--list", action="store_true", help="list the bundled workloads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Tested:
-    """One workload, measured and perhaps tuned."""
+    """The results of one workload; `tuning` is None if it was only diagnosed."""
 
     workload: Workload
     run: Run
@@ -49,23 +51,23 @@ class _Tested:
     tuning: Tuning | None
 
 
-def _speedtest(wanted: argparse.Namespace) -> int:
+def _speedtest(args: argparse.Namespace) -> int:
     from hasten.reports.progress import progress
     from hasten.reports.speedtest import print_before_and_after
 
-    if wanted.list:
+    if args.list:
         _list_workloads()
         return 0
-    workloads = _chosen(wanted)
+    workloads = _chosen(args)
     tested: list[_Tested] = []
     for workload in workloads:
-        seconds = None if wanted.quick or wanted.no_tune else _budget(wanted, workload)
-        with progress(console(stderr=True), quiet=wanted.json, expected=seconds) as bar:
-            tested.append(_tested(wanted, workload, bar))
-        if not wanted.json:
+        seconds = None if args.quick or args.no_tune else _budget(args, workload)
+        with progress(console(stderr=True), quiet=args.json, expected=seconds) as bar:
+            tested.append(_tested(args, workload, bar))
+        if not args.json:
             _print(tested[-1])
-    if wanted.json:
-        _print_json(tested, one=wanted.workload != EVERY)
+    if args.json:
+        _print_json(tested, one=args.workload != EVERY)
     elif len(tested) > 1:
         print_before_and_after(
             [(t.workload.name, t.tuning) for t in tested if t.tuning is not None], console=console()
@@ -80,40 +82,40 @@ def _list_workloads() -> None:
         print(f"{workload.name:10s} {workload.title}")
 
 
-def _chosen(wanted: argparse.Namespace) -> list[Workload]:
+def _chosen(args: argparse.Namespace) -> list[Workload]:
     from hasten.workloads.catalog import WORKLOADS
 
-    if wanted.workload == EVERY:
-        if wanted.data is not None:
-            raise CommandError("--data is for one workload; name it, for they take images of different kinds")
+    if args.workload == EVERY:
+        if args.data is not None:
+            raise CommandError("--data needs a single workload, because each uses different images; pass its name")
         return list(WORKLOADS.values())
-    if wanted.workload not in WORKLOADS:
-        raise CommandError(f"no such workload: {wanted.workload}; there is {', '.join(WORKLOADS)}, or {EVERY}")
-    return [WORKLOADS[wanted.workload]]
+    if args.workload not in WORKLOADS:
+        raise CommandError(f"no such workload: {args.workload}; choose from {', '.join(WORKLOADS)} or {EVERY}")
+    return [WORKLOADS[args.workload]]
 
 
-def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> _Tested:
-    data, num_images, num_labels = _prepare(wanted, workload, bar)
+def _tested(args: argparse.Namespace, workload: Workload, bar: ProgressReport) -> _Tested:
+    data, num_images, num_labels = _prepare(args, workload, bar)
     words = [str(workload.script), *workload.arguments(data, num_images=num_images)]
     tuning = None
-    if wanted.quick or wanted.no_tune:
-        run, folder = _measured(wanted, words, bar)
+    if args.quick or args.no_tune:
+        run, folder = _measured(args, words, bar)
     else:
-        tuning = _tuned(wanted, workload, words, _metric(workload, data, num_images), bar)
+        tuning = _tuned(args, workload, words, _metric(workload, data, num_images), bar)
         run, folder = _first_run(tuning)
     return _Tested(
         workload=workload, run=run, folder=folder, num_images=num_images, num_labels=num_labels, tuning=tuning
     )
 
 
-def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> tuple[Path, int, int]:
-    """The data folder, how many of its images an epoch takes, and how many labels they have."""
+def _prepare(args: argparse.Namespace, workload: Workload, bar: ProgressReport) -> tuple[Path, int, int]:
+    """The data folder, the number of images per epoch, and the number of labels."""
     from hasten.machine.machine import read_machine
     from hasten.workloads.catalog import describe_data
 
     on_gpu = bool(read_machine().devices)
-    number = wanted.images or (workload.num_images_on_gpu if on_gpu else workload.num_images)
-    data = wanted.data
+    number = args.images or (workload.num_images_on_gpu if on_gpu else workload.num_images)
+    data = args.data
     if data is None:
         data = workload.prepare(num_images=number, on_progress=lambda d, n: bar.update("making images", d, n))
     return data, *describe_data(workload, data, num_images=number)
@@ -130,31 +132,31 @@ def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
     return Metric(re.compile(workload.metric), target=workload.target, command=command)
 
 
-def _measured(wanted: argparse.Namespace, words: list[str], bar: ProgressReport) -> tuple[Run, Path]:
+def _measured(args: argparse.Namespace, words: list[str], bar: ProgressReport) -> tuple[Run, Path]:
     from hasten.measurement.measure import Wanted, measure
 
     with tempfile.TemporaryFile() as output:
-        settings = Wanted(
-            steps=wanted.steps,
-            seconds=wanted.seconds,
-            patience=wanted.wait,
-            quick=wanted.quick,
-            begun_within=4 * wanted.seconds,
+        options = Wanted(
+            steps=args.steps,
+            seconds=args.seconds,
+            patience=args.wait,
+            quick=args.quick,
+            begun_within=4 * args.seconds,
             script_output=output.fileno(),
         )
-        return measure(words, wanted=settings, root=RESULTS, on_progress=bar.update)
+        return measure(words, wanted=options, root=RESULTS, on_progress=bar.update)
 
 
 def _tuned(
-    wanted: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressReport
+    args: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressReport
 ) -> Tuning:
     from hasten.tuning.tune import Budget, tune
 
-    seconds = _budget(wanted, workload)
+    seconds = _budget(args, workload)
     budget = Budget(
         seconds=seconds,
-        patience=wanted.wait,
-        diagnose_seconds=min(wanted.seconds, seconds / 20),
+        patience=args.wait,
+        diagnose_seconds=min(args.seconds, seconds / 20),
         metric=metric,
         recipes=workload.target is not None,
         num_epochs=workload.num_epochs,
@@ -162,8 +164,8 @@ def _tuned(
     return tune(words, budget=budget, root=RESULTS, on_progress=bar.update, on_result=bar.say)
 
 
-def _budget(wanted: argparse.Namespace, workload: Workload) -> float:
-    return wanted.budget or (workload.seconds_of_all if wanted.workload == EVERY else BUDGET)
+def _budget(args: argparse.Namespace, workload: Workload) -> float:
+    return args.budget or (workload.seconds_of_all if args.workload == EVERY else BUDGET)
 
 
 def _first_run(tuning: Tuning) -> tuple[Run, Path]:

@@ -1,4 +1,1 @@
-"""A Run becomes Findings.
-
-In: a `Run`. Out: a `Diagnosis`. Refuses to measure: no torch, no clock, no processes.
-"""
+"""Draw conclusions from a `Run`: a `Diagnosis`. Uses only the record, no torch, clock or process."""

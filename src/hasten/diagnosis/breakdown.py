@@ -1,13 +1,11 @@
-"""Where the mean step goes.
+"""Break the mean step down into phases that sum to the step time, together with the unaccounted time.
 
-In: the steps of a Run. Out: a Breakdown whose phases and unaccounted time sum to the step. Refuses to judge.
+The step time comes from uninstrumented steps. The phases come from instrumented steps and are scaled to it. Work that does
+not belong to every step (an epoch's start, validation, a checkpoint) is averaged over steps, by the length of the epoch
+where it is known, because a short window may contain too many or too few of them.
 
-The time of record comes from the unmarked steps, the shares of the phases from the marked ones, scaled to it. What
-does not belong to every step (an epoch's start, validation, a checkpoint) is spread over the steps between two of
-them: over the epoch's length where that is known, for a short window may hold too many or too few.
-
-An epoch's start costs what its first step takes longer than the others, in `forward` too: workers that start and fill
-their queue take the cores from the model. What the script's own lines take there stays theirs.
+An epoch's start is what its first step takes longer than other steps, in `forward` too: workers that start and fill their
+queue compete with the model for cores. Extra time in the script's own lines stays with the script.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from collections.abc import Sequence
 from hasten.records import PHASES, RARE, Breakdown, Interval, Phase, Run, Step
 from hasten.stats import mean_at_size, mean_interval, typical_size
 
-MANY_MARKS = 100  # a step
-ROUNDING = 1e-9  # seconds: sums of phases differ from the step by their last bits
+MANY_MARKS = 100  # per step
+ROUNDING = 1e-9  # seconds; sums of phases differ from the step by floating-point rounding
 SCRIPT = ("script", "sync", "logging")
 
 
 def break_down(run: Run) -> Breakdown:
-    """Sum up the steps of a run. Raises ValueError when it has none."""
+    """Break down the mean step of a run. Raises ValueError if it has no steps."""
     if not run.steps:
         raise ValueError("a run without steps has no breakdown")
     within = [s for s in run.steps if not s.starts_epoch] or list(run.steps)
@@ -43,7 +41,7 @@ def break_down(run: Run) -> Breakdown:
     known = sum(v for v in phases.values() if v is not None)
     total = regular + sum(rare.values())
     samples = _samples_per_step(run.steps)
-    means = _stretches(plain, whole=any(s.device for s in marked))
+    means = _segments(plain, whole=any(s.device for s in marked))
     wait, device = _device(marked, total)
     return Breakdown(
         step_seconds=total,
@@ -65,19 +63,19 @@ def _regular(step: Step) -> float:
 
 
 def _mean_regular(steps: Sequence[Step], typical: float | None) -> float:
-    """Seconds of a regular step; of one with the typical number of samples, where batches differ."""
+    """Mean seconds of a regular step, or of one with the typical number of samples if batches differ in size."""
     return mean_at_size([_regular(s) for s in steps], [s.num_samples for s in steps], typical=typical)
 
 
 def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, float | None]:
-    """Mean seconds of each regular phase, scaled to the time of record; None where it was never seen."""
+    """Mean seconds of each regular phase, scaled to the uninstrumented step time; None if it was never seen."""
     marked = [s for s in within if s.marked]
     if not marked:
         waits = [s.phases["data_wait"] for s in within if "data_wait" in s.phases]
         return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(within) if waits else None}
     mean = statistics.fmean(_regular(s) for s in marked)
     scripted = sum(s.phases.get("script", 0.0) for s in marked) / len(marked)
-    # Very many marks stand in the script's own lines (a tensor read in a loop), and so does what they cost.
+    # Very many marks come from the script's own lines (a tensor read in a loop), and so does their overhead.
     many = run.overhead is not None and run.overhead.marks_per_step > MANY_MARKS
     excess = min(max(0.0, mean - regular), scripted) if many else 0.0
     scale = regular / (mean - excess) if mean > 0 else 1.0
@@ -93,18 +91,18 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, flo
 
 
 def _rare_seconds(run: Run, phase: Phase) -> float | None:
-    """Seconds a step of what happens once in a while; None where it never happened."""
+    """Mean seconds per step of an infrequent phase; None if it never occurred."""
     times = [s.phases[phase] for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
     return statistics.fmean(times) * _how_often(run, phase, len(times)) if times else None
 
 
 def _how_often(run: Run, phase: Phase, count: int) -> float:
-    """Times a step, of something that happened `count` times in the window."""
+    """Occurrences per step of a phase that occurred `count` times in the window."""
     every = run.facts.steps_per_epoch
     observed = count / len(run.steps)
     if every is None:
         return observed
-    # Fewer steps than an epoch were measured, yet its end was among them: its length says how seldom that is.
+    # Fewer steps than an epoch were measured and its end was among them: use the epoch's length instead.
     few = count < 3 if phase == "epoch_start" else count == 1 and len(run.steps) < every
     return 1 / every if few else observed
 
@@ -112,9 +110,9 @@ def _how_often(run: Run, phase: Phase, count: int) -> float:
 def _longer_first_steps(
     run: Run, within: Sequence[Step], regular: float, typical: float | None
 ) -> tuple[float, dict[Phase, float]]:
-    """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them.
+    """Extra seconds per step from epochs' first steps, without and by the phases of the script's own code.
 
-    What more samples take, where a first batch is larger than the others, is not among them.
+    The time for additional samples in a larger first batch is not included.
     """
     first = [s for s in run.steps if s.starts_epoch]
     often = _how_often(run, "epoch_start", len(first))
@@ -138,11 +136,11 @@ def _samples_per_step(steps: Sequence[Step]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _stretches(plain: Sequence[Step], *, whole: bool) -> list[float]:
-    """Mean seconds of a step in up to twelve stretches.
+def _segments(plain: Sequence[Step], *, whole: bool) -> list[float]:
+    """Mean seconds of a step in up to twelve segments.
 
-    `whole`: in each stretch as it was measured, at whose ends the device had caught up. A single step of the host says
-    nothing there: it asks, and is done at once, or waits for many steps' work.
+    `whole` keeps the segments as they were measured, with the device synchronized at their ends. On an asynchronous device
+    the host time of a single step means nothing: it only queues work, or waits for the work of many steps.
     """
     size = max(1, len(plain) // 12)
     parts = [plain[i : i + size] for i in range(0, len(plain) - size + 1, size)]
@@ -153,7 +151,7 @@ def _stretches(plain: Sequence[Step], *, whole: bool) -> list[float]:
 
 
 def _spread(means: Sequence[float], total: float) -> Interval | None:
-    """95% interval of the mean, by the means of stretches."""
+    """95% interval of the mean, from the means of segments."""
     if len(means) < 2:
         return None
     estimate = mean_interval(means)
@@ -162,7 +160,7 @@ def _spread(means: Sequence[float], total: float) -> Interval | None:
 
 
 def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[Phase, float]]:
-    """Seconds a step that the device waited for data, and was busy with each phase; nothing on a CPU."""
+    """Seconds per step that the device waited for data, and was busy with each phase; (None, {}) on a CPU."""
     seen = [s for s in marked if s.device]
     if not seen:
         return None, {}
@@ -172,7 +170,9 @@ def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[Ph
     wait = statistics.fmean(
         max(0.0, min(s.phases.get("data_wait", 0.0), s.seconds - sum(s.device.values()))) for s in seen
     )
-    most = min(1.0, total / max(sum(phases.values()), 1e-9))  # marked steps may be longer, and nothing is busy twice
+    most = min(
+        1.0, total / max(sum(phases.values()), 1e-9)
+    )  # instrumented steps may be longer; the device cannot be busy for more than the step
     return wait, {phase: most * seconds for phase, seconds in phases.items()}
 
 

@@ -1,7 +1,4 @@
-"""What every rule reads: the run, its breakdown and ceiling, and the few sums that rules share.
-
-In: a Run. Out: answers, None where the run does not hold them. Refuses to decide anything.
-"""
+"""The evidence that rules share: a run, its breakdown and ceiling, and values derived from them."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from hasten.diagnosis.ceiling import intervention, train_loader
 from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Phase, Run, Where
 from hasten.stats import scaled
 
-# A finding must promise at least this share of the step: below it lies the noise of shared machines.
+# The smallest share of the step that a finding must save: less is lost in the noise of shared machines.
 WORTH = 0.05
-# What was only inferred must promise more than what was tried.
+# The same for findings that were inferred and not confirmed.
 WORTH_INFERRED = 0.08
-# Share of the batches for which none lay ready.
+# Share of the batches that were requested when none was ready.
 STARVED = 0.2
 PROFILING = re.compile(r"profil|emit_nvtx|record_function|key_averages", re.IGNORECASE)
 
@@ -28,7 +25,7 @@ COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
 
 
 class Case:
-    """One run, as the rules see it."""
+    """One run, as the rules see it. Values that the run does not contain are None."""
 
     def __init__(self, run: Run, breakdown: Breakdown, ceiling: Ceiling) -> None:
         self.run = run
@@ -38,27 +35,27 @@ class Case:
         self.step = breakdown.step_seconds
 
     def phase(self, *names: Phase) -> float:
-        """Seconds a step of these phases; what was not seen counts nothing.
+        """Seconds per step of these phases; a phase that was not seen counts as zero.
 
-        What computes takes as long as the device takes for it, where the host only asks for it.
+        For compute phases it is the device time, if the host only queues the work.
         """
         known = self.breakdown
         device = {name: known.device_phases.get(name, 0.0) for name in COMPUTING}
         return sum(max(known.phases.get(name) or 0.0, device.get(name, 0.0)) for name in names)
 
     def share(self, *names: Phase) -> float:
-        """The same as a share of the step."""
+        """The share of the step that these phases take."""
         return self.phase(*names) / self.step if self.step else 0.0
 
     @cached_property
     def idle(self) -> float | None:
-        """Seconds a step that the device has nothing to do, at most; None on a CPU, or where that is not known."""
+        """Seconds per step in which the device is idle, at most; None on a CPU, or if unknown."""
         busy = self.breakdown.device_seconds
         return None if busy is None else max(0.0, self.step - busy)
 
     @cached_property
     def waiting(self) -> float | None:
-        """The same, with the phases in which the device waited for the host to ask: what a faster host can gain."""
+        """Idle time plus the phases in which the device waited for the host: the most that a faster host can save."""
         return None if self.idle is None else min(self.step, self.idle + self.breakdown.device_waited)
 
     @cached_property
@@ -68,7 +65,7 @@ class Case:
 
     @cached_property
     def train(self) -> LoaderFacts | None:
-        """The loader that feeds training."""
+        """The training loader; None without one."""
         return train_loader(self.run)
 
     @cached_property
@@ -78,23 +75,23 @@ class Case:
 
     @cached_property
     def batches(self) -> float:
-        """Training batches a step."""
+        """Training batches per step."""
         return statistics.fmean([s.num_batches for s in self.run.steps] or [1.0]) or 1.0
 
     @cached_property
     def starved(self) -> float | None:
-        """Share of the batches that were asked for when none lay ready; None without workers."""
+        """Share of the batches that were requested when none was ready; None without workers."""
         ready = self.train.queue_ready if self.train is not None and self.train.num_workers else ()
         return sum(r == 0 for r in ready) / len(ready) if ready else None
 
     @cached_property
     def waits(self) -> bool:
-        """Whether batches are late: workers that have one ready nearly always are not what a step waits for."""
+        """Whether training waits for batches. It does not if the workers nearly always have one ready."""
         return self.starved is None or self.starved >= STARVED or self.share("data_wait") >= WORTH_INFERRED
 
     @cached_property
     def crowding(self) -> float:
-        """Seconds a step that workers cost whom nobody waits for: they take cores that training on a CPU would use."""
+        """Seconds per step that loader workers cost by using cores of CPU training, while no step waits for them."""
         headroom = self.headroom
         if self.waits or not self.on_cpu or headroom is None or self.measured("replay") is None:
             return 0.0
@@ -102,7 +99,7 @@ class Case:
 
     @cached_property
     def headroom(self) -> float | None:
-        """The most that input fixes can give within an epoch: by replay, else the data wait itself."""
+        """The most that input fixes can save within an epoch, in seconds per step: from replay, else the data wait."""
         if self.train is None:
             return None
         if self.ceiling.headroom is not None and (self.measured("replay") or not self.phase("data_wait")):
@@ -110,9 +107,9 @@ class Case:
         return self.phase("data_wait")
 
     def measured(self, name: str, *, of: float | None = None) -> tuple[float, Interval] | None:
-        """Seconds a step that an intervention saved, with the interval; None if not tried or not sure.
+        """Seconds per step that an intervention saved, with the interval; None if not tried or not significant.
 
-        `of` is the time that the ratio applies to, the regular step by default.
+        `of` is the time that the ratio applies to: by default the regular step.
         """
         tried = intervention(self.run, name)
         if tried is None or tried.ratio is None or tried.ratio.high >= 1.0:
@@ -123,31 +120,31 @@ class Case:
         return saved.value, saved
 
     def tried(self, name: str) -> bool:
-        """Whether an intervention was made and gave a ratio."""
+        """Whether an intervention was tried and gave a ratio."""
         return intervention(self.run, name) is not None
 
     def where(self, phase: Phase) -> Where | None:
-        """The first place that a phase was entered from."""
+        """The first place in the source that entered a phase."""
         return self.facts.where.get(phase)
 
     def lines(self, *phases: Phase) -> list[HotLine]:
-        """Hot lines of the training process in these phases, costliest first; together what the phases took."""
+        """Hot lines of the training process in these phases, costliest first; their seconds sum to those of the phases."""
         return [h for phase in phases for h in self._lines_of(phase)]
 
     def _lines_of(self, phase: Phase) -> list[HotLine]:
         lines = [h for h in self.run.hot_lines if h.phase == phase and not h.in_worker]
         total = sum(h.seconds for h in lines)
-        # Sampling tells the lines' shares; how long the phase is, marks know better: short code in Python is met too
-        # seldom, for the sampler gets the interpreter sooner where an operator has given it up.
+        # Sampling gives the lines' shares, marks the phase's duration: short Python code is sampled too rarely, because the
+        # sampler gets the GIL sooner when an operator has released it.
         scale = self.phase(phase) / total if total else 1.0
         return [msgspec.structs.replace(h, seconds=scale * h.seconds) for h in lines]
 
     def profiling(self) -> list[HotLine]:
-        """The script's lines that start, end and read a profiler."""
+        """The script's lines that start, stop and read a profiler."""
         return [h for h in self.lines("script") if self.facts.profiler and PROFILING.search(h.where.source)]
 
     def cores_busy(self) -> tuple[float, float, float] | None:
-        """Mean cores in use over the measured steps: the tree's, the machine's, and others'."""
+        """Mean cores in use during the measured steps: by the script, the whole machine, and other processes."""
         start = self.run.steps[0].start
         end = self.run.steps[-1].start + self.run.steps[-1].seconds
         samples = [s for s in self.run.resources if start <= s.at <= end]
@@ -161,7 +158,7 @@ class Case:
 
     @cached_property
     def faults_per_step(self) -> float | None:
-        """Minor page faults a step, of the script's processes; None where they were not counted."""
+        """Minor page faults per step of the script's processes; None if they were not counted."""
         start, end = self.run.steps[0].start, self.run.steps[-1].start + self.run.steps[-1].seconds
         counted = [s for s in self.run.resources if start <= s.at <= end and s.minor_faults is not None]
         if len(counted) < 2:
@@ -170,6 +167,6 @@ class Case:
         return faults / (counted[-1].at - counted[0].at) * self.step
 
     def worth(self, finding: Finding) -> bool:
-        """Whether a finding promises enough to be told."""
+        """Whether a finding saves enough to be reported."""
         least = WORTH if finding.confirmed_by is not None else WORTH_INFERRED
         return finding.recoverable >= least * self.step

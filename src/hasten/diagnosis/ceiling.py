@@ -1,7 +1,4 @@
-"""How fast could it go, and what would other hardware or more memory give?
-
-In: a Run and its Breakdown. Out: a Ceiling, CacheNeed and WhatIfs, each with its reasoning. Refuses to measure.
-"""
+"""Estimate how fast the script could go: with instant data loading, with other hardware, with a full cache."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import statistics
 from hasten import format
 from hasten.records import Breakdown, CacheNeed, Ceiling, Intervention, LoaderFacts, Run, WhatIf
 
-USABLE_MEMORY = 0.8  # share of the available memory that a cache may take
+USABLE_MEMORY = 0.8  # share of the available memory that a cache may use
 
 
 def intervention(run: Run, name: str) -> Intervention | None:
@@ -19,23 +16,23 @@ def intervention(run: Run, name: str) -> Intervention | None:
 
 
 def train_loader(run: Run) -> LoaderFacts | None:
-    """The loader that feeds training."""
+    """The training loader; None without one."""
     return next((x for x in run.facts.loaders if x.role == "train"), None)
 
 
 def find_ceiling(run: Run, breakdown: Breakdown) -> Ceiling:
-    """Step times with batches and copies for free, and the loader's own pace."""
+    """Step times with instant data loading and instant copies, and of the data loader alone."""
     replay, device = intervention(run, "replay"), intervention(run, "device replay")
     drain = next((i for i in run.interventions if i.name == "drain" and i.candidate_seconds is not None), None)
     batches = statistics.fmean([s.num_batches for s in run.steps] or [1.0])
-    # An epoch's start is the loader's doing, so replay spares it too; validation and checkpoints stay.
+    # Replay also saves the epoch's start, which is the loader's work; validation and checkpoints stay.
     start = breakdown.phases.get("epoch_start") or 0.0
     rare = sum(breakdown.phases.get(p) or 0.0 for p in ("validation", "checkpoint"))
     regular = breakdown.step_seconds - start - rare
     free = replay.ratio.value * regular + rare if replay is not None and replay.ratio is not None else None
     copies = None
     if replay is not None and replay.ratio is not None and device is not None and device.ratio is not None:
-        copies = device.ratio.value * replay.ratio.value * regular + rare  # tried against batches that are replayed
+        copies = device.ratio.value * replay.ratio.value * regular + rare  # measured relative to replayed batches
     return Ceiling(
         free_batches=free,
         free_copies=copies,
@@ -45,7 +42,7 @@ def find_ceiling(run: Run, breakdown: Breakdown) -> Ceiling:
 
 
 def cache_need(run: Run) -> CacheNeed | None:
-    """What a full cache of decoded samples takes; None without a loader of known length."""
+    """What a full cache of decoded samples needs; None without a loader of known length."""
     train = train_loader(run)
     if train is None or not train.num_samples or train.in_memory:
         return None
@@ -66,7 +63,7 @@ def cache_need(run: Run) -> CacheNeed | None:
 
 
 def what_ifs(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> tuple[WhatIf, ...]:
-    """Predicted step times after an upgrade, only where one would change something."""
+    """Predicted step times after an upgrade, for those that would save at least 3%."""
     found = [
         _faster_disk(run, breakdown),
         _more_memory(run, breakdown, ceiling),
@@ -75,7 +72,7 @@ def what_ifs(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> tuple[WhatIf, 
 
 
 def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:
-    """What the disk made the loader wait: the bytes that came from it, at the pace of the files read cold."""
+    """The loader's waiting time for the disk: bytes read from it, times the extra time of cold reads per byte."""
     read, train = run.file_read, train_loader(run)
     inside = [s for s in run.resources if s.at >= run.steps[0].start and s.read_bytes is not None]
     if read is None or read.cold_seconds is None or train is None or len(inside) < 2 or not read.num_bytes:
@@ -85,9 +82,9 @@ def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:
     per_byte = max(0.0, read.cold_seconds - read.warm_seconds) / read.num_bytes
     waiting = from_disk * breakdown.step_seconds * per_byte / max(1, train.num_workers)
     return WhatIf(
-        change="a disk that never makes a read wait",
+        change="a disk without read latency",
         step_seconds=breakdown.step_seconds - min(waiting, breakdown.phases.get("data_wait") or 0.0),
-        because=f"{from_disk / 1e6:.0f} MB/s come from the disk, and its files take {1e9 * per_byte:.2g} s/GB longer cold",
+        because=f"{from_disk / 1e6:.0f} MB/s are read from the disk, and cold reads take {1e9 * per_byte:.2g} s/GB longer",
     )
 
 
@@ -100,7 +97,7 @@ def _more_memory(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | N
     if not total or not kept:
         return None
     saved = min(ceiling.headroom, ceiling.headroom * kept / total)
-    place = "memory as it is" if need.fits_share >= 1.0 else f"{format.size(need.total_bytes)} of memory for it"
+    place = "fits in memory" if need.fits_share >= 1.0 else f"needs {format.size(need.total_bytes)} of memory"
     return WhatIf(
         change=f"a full cache of decoded samples ({place})",
         step_seconds=breakdown.step_seconds - saved,

@@ -1,46 +1,43 @@
-"""The device, whether torch can use it, and what number formats it is fast in.
-
-In: a Machine. Out: one CheckLine each. Refuses to import torch and to ask the driver.
-"""
+"""Check the device, whether PyTorch can use it, and which number formats it is fast in."""
 
 from __future__ import annotations
 
 from hasten import format
 from hasten.records import CheckLine, Device, Machine
 
-# First compute capability that computes in a format on tensor cores.
+# First compute capability with tensor cores for a format.
 FORMATS = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
-# Taken for a driver and a device that do not say what they are.
+# Assumed for a driver and a device of unknown version.
 OLDEST_DRIVER: tuple[int, int] = (12, 0)
 USUAL_DEVICE: tuple[int, int] = (8, 0)
 INDEX = "https://download.pytorch.org/whl/"
 
 
 def check_device(machine: Machine) -> CheckLine:
-    """What accelerator there is; none is no fault."""
+    """The accelerator. Having none is fine."""
     if machine.devices:
         first = machine.devices[0]
         number = f"{len(machine.devices)} x " if len(machine.devices) > 1 else ""
         driver = f", driver {first.driver}" if first.driver else ""
-        newest = f" (for CUDA up to {machine.driver_cuda})" if machine.driver_cuda else ""
+        newest = f" (supports CUDA up to {machine.driver_cuda})" if machine.driver_cuda else ""
         text = f"{number}{first.name}, {format.size(first.memory_bytes)}{driver}{newest}."
         return CheckLine("device", "good", text)
     if machine.device_problem:
         mismatch = "mismatch" in machine.device_problem.lower()
-        remedy = "Reboot, so that the new driver is loaded." if mismatch else "Reinstall the NVIDIA driver."
+        remedy = "Reboot to load the new driver." if mismatch else "Reinstall the NVIDIA driver."
         text = f"The NVIDIA driver is installed but does not work: {machine.device_problem}."
         return CheckLine("device", "bad", text, remedy)
     if machine.num_nvidia_cards:
-        text = f"{machine.num_nvidia_cards} NVIDIA card(s) on the PCI bus, but no driver to be found."
+        text = f"{machine.num_nvidia_cards} NVIDIA card(s) on the PCI bus, but no driver was found."
         remedy = "Install the NVIDIA driver; in a container, start it with `--gpus all`."
         return CheckLine("device", "bad", text, remedy)
     if machine.accelerator not in (None, "cpu"):
-        return CheckLine("device", "good", f"An accelerator that torch calls {machine.accelerator}.")
+        return CheckLine("device", "good", f"Accelerator: {machine.accelerator}.")
     return CheckLine("device", "good", "No GPU: training runs on the CPU.")
 
 
 def check_torch(machine: Machine) -> CheckLine:
-    """Whether torch can use the device, and if not, why and how to get a build that can."""
+    """Whether PyTorch can use the device; if not, why, and how to install a build that can."""
     if machine.torch is None:
         text = "PyTorch is not installed in this environment."
         return CheckLine("torch", "bad", text, f"`{_install(machine)}`")
@@ -50,10 +47,10 @@ def check_torch(machine: Machine) -> CheckLine:
     if not machine.devices:
         return _torch_without_device(machine)
     if machine.torch_cuda is None:
-        text = f"torch {machine.torch} is a build without CUDA: {machine.devices[0].name} lies idle."
+        text = f"torch {machine.torch} is a build without CUDA: {machine.devices[0].name} is not used."
         return CheckLine("torch", "bad", text, f"`{_install(machine)}`")
     if machine.cuda_usable is None:
-        text = f"torch {machine.torch} is built for CUDA {machine.torch_cuda}; whether it can is not known."
+        text = f"torch {machine.torch} is built for CUDA {machine.torch_cuda}; it is unknown whether it can use the device."
         return CheckLine("torch", "unknown", text, "`python -c 'import torch; torch.cuda.init()'`")
     if not machine.cuda_usable:
         return _unusable(machine)
@@ -71,20 +68,18 @@ def _unusable(machine: Machine) -> CheckLine:
     hidden = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         text = f"CUDA_VISIBLE_DEVICES={hidden!r} hides every device from torch."
-        return CheckLine("torch", "warning", text, "`unset CUDA_VISIBLE_DEVICES`, if that is not meant.")
+        return CheckLine("torch", "warning", text, "`unset CUDA_VISIBLE_DEVICES`, if that is not intended.")
     if _is_older(machine.driver_cuda, machine.torch_cuda):
         text = (
             f"torch {machine.torch} needs a driver for CUDA {machine.torch_cuda}; "
-            f"this one is for CUDA up to {machine.driver_cuda}."
+            f"this one supports CUDA up to {machine.driver_cuda}."
         )
-        # Below CUDA 12 there is no current build to go back to.
+        # There is no current build for CUDA below 12.
         other = "" if _is_older(machine.driver_cuda, "12.0") else f", or `{_install(machine)}`"
         return CheckLine("torch", "bad", text, f"Update the NVIDIA driver{other}.")
-    reason = (machine.cuda_problem or "it gave no reason").rstrip(".")
+    reason = (machine.cuda_problem or "no reason given").rstrip(".")
     text = f"torch {machine.torch} cannot use the device: {reason}."
-    remedy = (
-        f"See that `nvidia-smi` works for this user; reboot if the driver was updated; else `{_install(machine)}`."
-    )
+    remedy = f"Check that `nvidia-smi` works for this user; reboot if the driver was updated; otherwise `{_install(machine)}`."
     return CheckLine("torch", "bad", text, remedy)
 
 
@@ -98,7 +93,7 @@ def _kernels(machine: Machine) -> CheckLine:
 
 
 def _has_kernels(device: Device, *, archs: tuple[str, ...]) -> bool:
-    """A kernel runs on its own major version from its minor on; intermediate code on anything later."""
+    """A kernel runs on its major version from its minor version on; PTX on anything later."""
     own = _version(device.compute_capability)
     if own is None:
         return True
@@ -114,37 +109,41 @@ def _has_kernels(device: Device, *, archs: tuple[str, ...]) -> bool:
 
 
 def check_precision(machine: Machine) -> CheckLine:
-    """The number formats that this hardware computes in faster than in float32."""
+    """The number formats that this hardware computes faster than float32."""
     known = capabilities(machine)
     if known:
-        least = min(known)  # a run over several devices has what the weakest has
+        least = min(known)  # a run on several devices is limited by the weakest
         formats = [name for name, first in FORMATS.items() if least >= first]
         found = f"tensor cores for {', '.join(formats)}" if formats else "no tensor cores"
         return CheckLine("precision", "good", f"Compute capability {least[0]}.{least[1]}: {found}.")
     if machine.devices or machine.accelerator not in (None, "cpu"):
-        text = "The device does not tell what number formats it is fast in."
+        text = "The device does not report which number formats it is fast in."
         return CheckLine("precision", "unknown", text, "See its data sheet.")
     features = machine.cpu_features
     if not features:
-        text = "This system does not tell the CPU's instruction sets."
+        text = "This system does not report the CPU's instruction sets."
         return CheckLine("precision", "unknown", text, "See the CPU's data sheet for AMX and AVX512-BF16.")
     units = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "neon_bf16": "NEON-BF16"}
     found = [word for name, word in units.items() if name in features]
-    text = f"bf16 in the CPU's hardware ({', '.join(found)})." if found else "float32: no bf16 in hardware."
+    text = (
+        f"The CPU has bf16 instructions ({', '.join(found)})."
+        if found
+        else "float32 only: the CPU has no bf16 instructions."
+    )
     return CheckLine("precision", "good", text)
 
 
 def _install(machine: Machine) -> str:
-    """The pip command for a build that can use the device there is."""
+    """The pip command that installs a build for this device."""
     packages = "torch torchvision" if "torchvision" in machine.libraries else "torch"
     command = f"pip install --upgrade --force-reinstall {packages}"
     return f"{command} --index-url {INDEX}{_build(machine)}" if machine.devices else command
 
 
 def _build(machine: Machine) -> str:
-    """The newest of PyTorch's CUDA builds that driver and device both allow.
+    """The newest CUDA build of PyTorch that supports both driver and device.
 
-    Within CUDA 12 any driver runs any build; builds for 12.8 and later left out devices before Turing.
+    Within CUDA 12 any driver runs any build; builds for 12.8 and later do not support devices before Turing.
     """
     driver = _version(machine.driver_cuda) or OLDEST_DRIVER
     least = min(capabilities(machine), default=USUAL_DEVICE)
@@ -162,7 +161,7 @@ def _is_older(driver: str | None, needed: str | None) -> bool:
 
 
 def capabilities(machine: Machine) -> list[tuple[int, int]]:
-    """Compute capability (major, minor) of each device that tells its own."""
+    """Compute capability (major, minor) of each device that reports it."""
     known = [_version(device.compute_capability) for device in machine.devices]
     return [one for one in known if one is not None]
 

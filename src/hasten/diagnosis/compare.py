@@ -1,9 +1,7 @@
-"""Has a script become slower? Runs of it from before, against runs from now.
+"""Compare runs of a script from before with runs from now: has it become slower?
 
-In: Runs. Out: a Comparison. Refuses to call slower what the runs' own spread may have made.
-
-With several runs a side the mean step of each is one value: what differs from run to run is in the interval. With one run
-a side its stretches of steps are the values, and what differs from run to run is not: the comparison says so.
+With several runs on each side, the mean step time of each run is one value, so the interval includes the variation from run
+to run. With one run on a side, the values are means of its segments, and run-to-run variation is unknown.
 """
 
 from __future__ import annotations
@@ -14,15 +12,15 @@ from collections.abc import Sequence
 from hasten.records import Comparison, Interval, Run, Verdict
 from hasten.stats import ratio_interval
 
-STRETCHES = 8  # of a single run
-FEWEST = 2 * STRETCHES  # steps of a single run that are not an epoch's first
-ONE_RUN = "one run a side: how far runs of one script lie apart is not in the interval; name several, by commas"
+SEGMENTS = 8  # of a single run
+FEWEST = 2 * SEGMENTS  # fewest regular steps of a single run that are used without the others
+ONE_RUN = "only one run on each side, so run-to-run variation is unknown; pass several, separated by commas"
 
 
 def compare(old: Sequence[Run], new: Sequence[Run], *, max_slowdown: float) -> Comparison:
-    """New step times over old ones. "slower" where even the interval's lower end is beyond what is allowed."""
+    """Compare new with old step times. The verdict is "slower" if the whole interval is beyond `max_slowdown`."""
     single = min(len(old), len(new)) < 2
-    sides = [_stretches(runs[0]) if single else [_step_seconds(run) for run in runs] for runs in (old, new)]
+    sides = [_segments(runs[0]) if single else [_step_seconds(run) for run in runs] for runs in (old, new)]
     before, now = sides
     ratio = Interval(*ratio_interval(now, before))
     allowed = 1 + max_slowdown
@@ -44,7 +42,7 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, max_slowdown: float) -> C
 
 
 def _regular(run: Run) -> list[float]:
-    """Steps of the time of record, epochs' first ones left out; all steps where there are too few of those."""
+    """Seconds of the uninstrumented steps without epochs' first ones; of all steps if those are too few."""
     plain = [step.seconds for step in run.steps if not step.marked and not step.starts_epoch]
     return plain if len(plain) >= FEWEST else [step.seconds for step in run.steps]
 
@@ -53,14 +51,14 @@ def _step_seconds(run: Run) -> float:
     return statistics.fmean(_regular(run))
 
 
-def _stretches(run: Run) -> list[float]:
+def _segments(run: Run) -> list[float]:
     seconds = _regular(run)
-    size = max(1, len(seconds) // STRETCHES)
+    size = max(1, len(seconds) // SEGMENTS)
     return [statistics.fmean(seconds[n : n + size]) for n in range(0, len(seconds) - size + 1, size)]
 
 
 def _differences(old: Run, new: Run) -> list[str]:
-    """What else has changed: a machine or a torch of another kind explains a difference by itself."""
+    """Notes on what else has changed: another machine or PyTorch may explain a difference."""
     pairs = {
         "command": (" ".join(old.command), " ".join(new.command)),
         "CPU": (old.machine.cpu, new.machine.cpu),
@@ -68,7 +66,7 @@ def _differences(old: Run, new: Run) -> list[str]:
         "device": (_devices(old), _devices(new)),
         "torch": (old.machine.torch, new.machine.torch),
     }
-    return [f"another {what}: {before}, now {now}" for what, (before, now) in pairs.items() if before != now]
+    return [f"different {what}: {before} before, now {now}" for what, (before, now) in pairs.items() if before != now]
 
 
 def _devices(run: Run) -> str:

@@ -1,8 +1,4 @@
-"""A Run becomes a Diagnosis.
-
-In: a Run. Out: breakdown, ceiling, findings costliest first, what-ifs, and the verdict in one sentence. Refuses to
-measure.
-"""
+"""Draw conclusions from a run: breakdown, ceiling, findings with the costliest first, what-ifs, and a one-sentence verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from hasten.records import Diagnosis, Finding, Run
 
 RULES = (input_rules.findings, compute_rules.findings, host_rules.findings)
 
-SEEN = 0.5  # share of the step that must be known before anything is said to bind it
+SEEN = 0.5  # share of the step that must be known to name what it is bound by
 # Every kind of finding; each has a section in docs/bottlenecks.md.
 KINDS = (
     "slow_read",
@@ -62,7 +58,7 @@ KINDS = (
 )
 
 
-HOST_SIDE = (  # what keeps the host from asking the device for more
+HOST_SIDE = (  # what keeps the host from queueing more work on the device
     *KINDS[: KINDS.index("pageable_copy")],
     "sync_points",
     "launch_bound",
@@ -72,7 +68,7 @@ HOST_SIDE = (  # what keeps the host from asking the device for more
 
 
 def diagnose(run: Run) -> Diagnosis:
-    """Conclude what can be concluded from one run. Raises ValueError on a run without steps."""
+    """Diagnose one run. Raises ValueError if it has no steps."""
     breakdown = break_down(run)
     ceiling = find_ceiling(run, breakdown)
     case = Case(run, breakdown, ceiling)
@@ -89,17 +85,17 @@ def diagnose(run: Run) -> Diagnosis:
 
 
 def _while_idle(case: Case, finding: Finding) -> Finding:
-    """What the host does while the device is busy costs no time: only a device that has nothing to do can be sped up so."""
+    """Limit a finding about the host to the time in which the device is idle: the rest costs nothing."""
     if finding.confirmed_by is not None or finding.kind not in HOST_SIDE or case.waiting is None:
         return finding
     if finding.recoverable <= case.waiting:
         return finding
-    note = (*finding.because, f"for all but {format.seconds(case.waiting)} of the step the device is busy")
+    note = (*finding.because, f"the device is busy in all but {format.seconds(case.waiting)} of the step")
     return msgspec.structs.replace(finding, recoverable=case.waiting, interval=None, because=note)
 
 
 def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:
-    """Let no finding promise time that those before it promised already: no step loses more than itself."""
+    """Limit each finding to the time that the findings before it leave, so that no time is counted twice."""
     left = case.step
     kept: list[Finding] = []
     for finding in findings:
@@ -111,7 +107,7 @@ def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]
 
 
 def _cut(finding: Finding, left: float) -> Finding:
-    note = (*finding.because, "of what the findings before it leave")
+    note = (*finding.because, "limited to the time that the findings above leave")
     return msgspec.structs.replace(finding, recoverable=left, interval=None, because=note)
 
 
@@ -119,10 +115,10 @@ STARVED = "CPU-starved"
 
 
 def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
-    """What the step is bound by, in the field's words.
+    """What the step is bound by.
 
-    A step that waits for no batch is not data-bound: where loader workers or other threads take the cores that PyTorch
-    computes on, it is starved of them.
+    A step that does not wait for batches is not data-bound. If loader workers or other threads use the cores that PyTorch
+    needs, it is CPU-starved.
     """
     contended = [f.recoverable for f in findings if f.kind == "thread_contention"]
     starved = max(case.crowding, *contended, 0.0) / case.step if case.step else 0.0
@@ -135,7 +131,7 @@ def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
         "bound by the script's own code": case.share("script", "sync", "logging"),
     }
     if sum(shares.values()) < SEEN:
-        return "bound by what could not be seen"
+        return "bound by time that could not be measured"
     return max(shares, key=lambda name: shares[name])
 
 
@@ -154,16 +150,18 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
         )
     if case.run.untried:
         suspected = ", ".join(title_of(cause) for cause in case.run.untried)
-        return f"{bound}. Nothing is known to be wrong yet, but this was not tried: {suspected}."
+        return f"{bound}. No problem was confirmed yet, but this was not tried: {suspected}."
     if case.ceiling.free_batches is None:
-        return f"Nothing wrong: {_in_sentence(bound)}, and no finding is worth {format.share(WORTH)} of the step."
+        return (
+            f"No problem found: {_in_sentence(bound)}, and no finding would save {format.share(WORTH)} of the step."
+        )
     gain = max(0.0, 1 - case.ceiling.free_batches / case.step)
     if gain < WORTH:
         return (
-            f"Nothing wrong: {_in_sentence(bound)}, within {format.share(gain)} of what this machine does with batches "
-            "for free."
+            f"No problem found: {_in_sentence(bound)}, and within {format.share(gain)} of the step time with instant data "
+            "loading."
         )
-    return f"No single fault found: {_in_sentence(bound)}; batches for free would still gain {format.share(gain)}."
+    return f"No single cause found: {_in_sentence(bound)}; instant data loading would save {format.share(gain)} of the step."
 
 
 def _in_sentence(bound: str) -> str:

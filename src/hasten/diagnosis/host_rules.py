@@ -1,7 +1,4 @@
-"""Rules about the script's own code: what it reads back, logs, validates and saves, and what else the machine does.
-
-In: a Case. Out: findings, each with the user's line. Refuses to count a line twice.
-"""
+"""Rules about the script's own code (reading back, logging, validation, checkpoints), and about the rest of the machine."""
 
 from __future__ import annotations
 
@@ -14,24 +11,24 @@ from hasten.diagnosis.case import WORTH, Case
 from hasten.records import Finding, HotLine, Phase, Where
 
 LOGGING = re.compile(
-    # A logarithm is no log: np.log(x) and x.log() are left out, self.log(loss) and wandb.log(...) are not.
+    # Logarithms are not logging: np.log(x) and x.log() do not match, self.log(loss) and wandb.log(...) do.
     r"\blogs?\b(?!\()|(?<![.\w])log\(|\b(self|wandb|mlflow|run|trainer|fabric|accelerator)\.log\("
     r"|\blogg(er|ing)\b|\blog_(?!softmax|prob|sigmoid)|_log\b|\bprint|\.write|\bjson\.|\bcsv\b|histogram|\bhistc?\("
     r"|tqdm|wandb|summary|writer",
     re.IGNORECASE,
 )
-OWN_CODE = 0.08  # share of the step that one function of the script may take before it is named
-MOST_OFTEN = 1.0  # validations and checkpoints an epoch that need no reason
+OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
+MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
 
 
 def findings(case: Case) -> Iterator[Finding]:
-    """All findings about the script's own code and the machine's other work."""
+    """All findings about the script's own code and other load on the machine."""
     taken: set[tuple[str, int]] = set()
     for found in (_logging(case, taken), _sync(case, taken), _own_code(case, taken)):
         if found is not None:
             yield found
     gradients = _validation_gradients(case)
-    # How often to validate is the user's choice; what it costs without gradients is the cost of that choice.
+    # What validating too often costs is its time without gradients.
     often = _validation_often(case, spared=gradients.recoverable if gradients is not None else 0.0)
     for found in (gradients, often, _checkpoint_often(case)):
         if found is not None:
@@ -46,20 +43,20 @@ def _spot(where: Where) -> tuple[str, int]:
 
 
 def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
-    """Reading tensors back. The line's own code counts too: it exists to read them."""
+    """Reading tensors back to the host, with the rest of the lines that do it."""
     points = [p for p in case.run.sync_points if _spot(p.where) not in taken]
     if not points:
         return None
     spots = {_spot(p.where) for p in points if p.calls >= 0.9}
     own = sum(h.seconds for h in case.lines("script", "loss") if _spot(h.where) in spots)
     known = sum(p.seconds for p in case.run.sync_points)
-    # Marking each of many calls costs as much as the call: the time of record knows the sum.
+    # For many calls, marking costs as much as the call itself, so the sum comes from uninstrumented steps.
     reading = case.phase("sync") * sum(p.seconds for p in points) / known if known else 0.0
     calls = sum(p.calls for p in points)
     saved = reading + (own if calls > 4 else 0.0)
     if not case.on_cpu:
         if case.idle is None:
-            return None  # what the host waits for may be the device's work, which has to be done anyway
+            return None  # the host may be waiting for device work that has to be done anyway
         saved = min(saved, case.idle)
     if calls <= 4 and case.on_cpu and reading < 0.2 * case.step:
         return None
@@ -67,18 +64,18 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     taken.update(spots)
     return Finding(
         kind="sync_points",
-        title="Tensors are read back in every step",
+        title="Tensors are read back to the host in every step",
         recoverable=saved,
         because=(
-            f"{calls:.0f} calls a step, most of them {worst.kind}; {format.seconds(saved)} with the lines they stand in",
+            f"{calls:.0f} calls per step, most of them {worst.kind}; {format.seconds(saved)} including the rest of their lines",
         ),
-        remedy="Keep such values as tensors and read them once every N steps.",
+        remedy="Keep these values as tensors and read them once every N steps.",
         where=worst.where,
     )
 
 
 def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
-    """Logging by print, loggers and trackers, and lines of the script that prepare or write a log."""
+    """Logging with print, loggers and trackers, and the script's lines that prepare or write a log."""
     lines = [h for h in case.lines("script", "logging") if h.phase == "logging" or _logs(h.where)]
     points = [p for p in case.run.sync_points if _logs(p.where)]
     own = sum(h.seconds for h in lines if h.phase != "logging")
@@ -90,7 +87,7 @@ def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         kind="logging_each_step",
         title="Logging in every step",
         recoverable=saved,
-        because=(f"{format.seconds(saved)} a step, {format.share(saved / case.step)}",),
+        because=(f"{format.seconds(saved)} per step, {format.share(saved / case.step)} of it",),
         remedy="Log every N steps.",
         where=max(lines, key=lambda h: h.seconds).where,
     )
@@ -101,7 +98,7 @@ def _logs(where: Where) -> bool:
 
 
 def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
-    """Python of the script's own between the phases, by function."""
+    """The script's own Python code between the phases, by function."""
     by_function: dict[tuple[str, str], list[HotLine]] = defaultdict(list)
     profiling = {_spot(line.where) for line in case.profiling()}
     for line in case.lines("script"):
@@ -114,17 +111,15 @@ def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     if seconds < OWN_CODE * case.step:
         return None
     top = max(worst, key=lambda h: h.seconds)
-    # The loop's own function is where everything happens: its name says nothing.
+    # The function of the training loop contains everything, so its name does not help.
     loops = {w.function for w in case.facts.where.values()}
     name = f"{top.where.function}()" if top.where.function not in loops else "the script's own code"
     return Finding(
         kind="script_bound",
-        title=f"Waiting for {name}",
+        title=f"Time in {name}",
         recoverable=seconds,
-        because=(
-            f"{format.seconds(seconds)} a step are spent there, outside forward, backward, optimizer and loader",
-        ),
-        remedy="Vectorise it, do it less often, or move it into loader workers.",
+        because=(f"{format.seconds(seconds)} per step, outside forward, backward, optimizer and loader",),
+        remedy="Vectorize it, do it less often, or move it into loader workers.",
         where=top.where,
     )
 
@@ -138,29 +133,29 @@ def _validation_gradients(case: Case) -> Finding | None:
         return None
     return Finding(
         kind="validation_gradients",
-        title="Gradients are recorded in validation",
+        title="Validation records gradients",
         recoverable=measured[0],
         interval=measured[1],
         confirmed_by="validation_gradients",
-        because=(f"validation takes {format.seconds(validation)} a step, {format.share(validation / case.step)}",),
-        remedy="Put validation under torch.no_grad() (or torch.inference_mode()).",
+        because=(f"validation takes {format.seconds(validation)} per step, {format.share(validation / case.step)}",),
+        remedy="Run validation under torch.no_grad() (or torch.inference_mode()).",
         where=case.facts.validation_where,
     )
 
 
 def _too_often(case: Case, phase: Phase, every: float | None) -> tuple[float, str] | None:
-    """Seconds saved by doing a rare thing once an epoch, and how often it is done now."""
+    """Seconds per step saved by doing something once per epoch, and how often it is done now."""
     seconds = case.phase(phase)
     if every is None or seconds < WORTH * case.step:
         return None
     epoch = case.facts.steps_per_epoch
     if epoch is None:
-        # No epoch is known: once in as many steps as make it a hundredth of the time.
+        # The epoch is unknown: do it so rarely that it takes 1% of the time.
         return max(0.0, seconds - 0.01 * case.step), f"every {every:.1f} steps"
     times = epoch / every
     if times <= 1.5 * MOST_OFTEN:
         return None
-    return seconds * (1 - MOST_OFTEN / times), f"every {every:.1f} steps, {times:.0f} times an epoch"
+    return seconds * (1 - MOST_OFTEN / times), f"every {every:.1f} steps, {times:.0f} times per epoch"
 
 
 def _validation_often(case: Case, *, spared: float) -> Finding | None:
@@ -169,10 +164,10 @@ def _validation_often(case: Case, *, spared: float) -> Finding | None:
         return None
     return Finding(
         kind="validation_often",
-        title="Validation out of proportion",
+        title="Validation too often",
         recoverable=max(0.0, often[0] - spared),
-        because=(f"{format.share(case.share('validation'))} of the time goes into validation, {often[1]}",),
-        remedy="Validate once an epoch, or on part of the validation set.",
+        because=(f"{format.share(case.share('validation'))} of the time is spent on validation, {often[1]}",),
+        remedy="Validate once per epoch, or on part of the validation set.",
         where=case.facts.validation_where or case.where("validation"),
     )
 
@@ -181,15 +176,15 @@ def _checkpoint_often(case: Case) -> Finding | None:
     often = _too_often(case, "checkpoint", case.facts.steps_per_checkpoint)
     if often is None:
         return None
-    # Saving also drives the step's own data out of the caches: what the step gains besides was tried.
-    besides = case.measured("checkpoint_often")
+    # Saving also evicts the step's data from the CPU caches; that cost was measured by a trial.
+    cache_effect = case.measured("checkpoint_often")
     return Finding(
         kind="checkpoint_often",
-        title="Checkpoints out of proportion",
-        recoverable=often[0] + (besides[0] if besides is not None else 0.0),
-        confirmed_by="checkpoint_often" if besides is not None else None,
-        because=(f"{format.share(case.share('checkpoint'))} of the time goes into saving, {often[1]}",),
-        remedy="Save once an epoch, or in a thread from a copy.",
+        title="Checkpoints too often",
+        recoverable=often[0] + (cache_effect[0] if cache_effect is not None else 0.0),
+        confirmed_by="checkpoint_often" if cache_effect is not None else None,
+        because=(f"{format.share(case.share('checkpoint'))} of the time is spent on saving, {often[1]}",),
+        remedy="Save once per epoch, or from a copy in a background thread.",
         where=case.where("checkpoint"),
     )
 
@@ -203,39 +198,39 @@ def _memory(case: Case) -> Finding | None:
     faults = (last.major_faults or 0) - (first.major_faults or 0)
     rate = faults / max(1e-9, last.at - first.at)
     least = min(s.available_bytes for s in samples)
-    # Files that are mapped into memory fault too, and harmlessly.
+    # Memory-mapped files also cause faults, which are harmless.
     if rate < 50 or not (swapped > 64 << 20 or least < 0.1 * case.run.machine.memory_bytes):
         return None
     return Finding(
         kind="memory_full",
         title="Memory is full and the system swaps",
-        # A major fault waits for the disk: a tenth of a millisecond on an SSD, and more elsewhere.
+        # A major fault waits for the disk: 0.1 ms on an SSD, more elsewhere.
         recoverable=min(0.9 * case.step, rate * 1e-4 * case.step),
         because=(
-            f"{rate:.0f} major page faults a second, {format.size(swapped)} swapped out meanwhile",
-            f"{format.size(least)} were available at the least",
+            f"{rate:.0f} major page faults per second, {format.size(swapped)} swapped out during the run",
+            f"{format.size(least)} available at the lowest point",
         ),
         remedy="Use fewer workers, smaller prefetch or cache, or a machine with more memory.",
     )
 
 
 def _busy_machine(case: Case) -> Finding | None:
-    """Time in which the training thread could have run, had others not held the cores (Linux's run delay)."""
+    """Time in which the training thread was runnable but other processes used the cores (Linux's run delay)."""
     busy, delay = case.cores_busy(), case.facts.run_delay
     if busy is None or delay is None or case.facts.num_training_processes > 1:
         return None
     tree, _, others = busy
     if others < 0.2:
         return None
-    # The thread also waits behind its own workers and threads: only the others' part is theirs.
+    # The thread also waits for its own workers and threads; only the others' share counts.
     lost = delay * others / (others + max(0.0, tree - 1.0))
     return Finding(
         kind="busy_machine",
         title="Other processes use the machine",
         recoverable=min(lost, 0.9 * case.step),
         because=(
-            f"others keep {others:.1f} of {case.run.machine.num_cores:g} cores busy, this run {tree:.1f}",
-            f"the training thread was ready and had no core for {format.seconds(delay)} a step",
+            f"other processes use {others:.1f} of {case.run.machine.num_cores:g} cores, this run {tree:.1f}",
+            f"the training thread waited for a core for {format.seconds(delay)} per step",
         ),
-        remedy="Measure and train when the machine is quiet.",
+        remedy="Measure and train when the machine is idle.",
     )

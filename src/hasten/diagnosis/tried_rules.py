@@ -1,7 +1,4 @@
-"""Rules about what was tried: a switch or a launch that mends one fault, and what the step gained by it.
-
-In: a Case. Out: findings, one a kind. Refuses to promise what was not tried.
-"""
+"""Rules about what was tried: a fix was switched on, within a run or in a launch of its own, and the step got faster."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from hasten.stats import scaled
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A fault whose mending was tried as a switch or as a launch of its own."""
+    """A problem whose fix was tried, as a switch or in a launch of its own."""
 
     kind: str
     trial: str
@@ -31,7 +28,7 @@ TRIED = (
         kind="anomaly_detection",
         trial="anomaly_detection",
         title="Anomaly detection is on",
-        remedy="Remove torch.autograd.set_detect_anomaly / detect_anomaly; it is for finding a NaN.",
+        remedy="Remove torch.autograd.set_detect_anomaly / detect_anomaly; use it only to find a NaN.",
         phase="backward",
     ),
     Tried(
@@ -44,8 +41,8 @@ TRIED = (
     Tried(
         kind="full_precision",
         trial="full_precision",
-        title="Computed in full precision",
-        remedy="Put the forward under torch.autocast(device, dtype=torch.bfloat16).",
+        title="Training in float32",
+        remedy="Wrap the forward pass in torch.autocast(device, dtype=torch.bfloat16).",
         phase="forward",
     ),
     Tried(
@@ -65,7 +62,7 @@ TRIED = (
     Tried(
         kind="cudnn_autotune",
         trial="cudnn_autotune",
-        title="cuDNN autotuning set against the shapes",
+        title="cuDNN autotuning does not match the input shapes",
         remedy="Set torch.backends.cudnn.benchmark: True for fixed input shapes, False for varying ones.",
         phase="forward",
     ),
@@ -93,9 +90,9 @@ TRIED = (
     Tried(
         kind="page_faults",
         trial="page_faults",
-        title="Memory is given back and faulted in again each step",
+        title="Memory is freed and page-faulted in again every step",
         remedy=(
-            "Start with MALLOC_MMAP_THRESHOLD_=17179869184 MALLOC_TRIM_THRESHOLD_=17179869184 "
+            "Set MALLOC_MMAP_THRESHOLD_=17179869184 MALLOC_TRIM_THRESHOLD_=17179869184 "
             "MALLOC_TOP_PAD_=268435456 in the environment (or use jemalloc)."
         ),
         phase="forward",
@@ -103,22 +100,22 @@ TRIED = (
     Tried(
         kind="allocator_thrash",
         trial="allocator_thrash",
-        title="GPU memory is given back and asked for again each step",
-        remedy="Remove torch.cuda.empty_cache() from the loop: what is free is used again by itself.",
+        title="GPU memory is freed and allocated again every step",
+        remedy="Remove torch.cuda.empty_cache() from the loop: PyTorch reuses free memory automatically.",
         phase="forward",
     ),
     Tried(
         kind="thread_contention",
         trial="thread_contention",
-        title="OpenMP threads wait for cores that others hold",
+        title="OpenMP threads compete for cores",
         remedy="Call torch.set_num_threads so that threads and busy workers fit the cores.",
         phase="forward",
     ),
     Tried(
         kind="thread_contention",
         trial="passive_waiting",
-        title="OpenMP threads spin while others want the cores",
-        remedy="Start with OMP_WAIT_POLICY=PASSIVE in the environment.",
+        title="OpenMP threads spin while others need the cores",
+        remedy="Set OMP_WAIT_POLICY=PASSIVE in the environment.",
         phase="forward",
     ),
 )
@@ -127,7 +124,7 @@ TRIED = (
 LOADER_TITLES = {
     "too_few_workers": "more loader workers",
     "too_many_workers": "fewer loader workers",
-    "shallow_prefetch": "a deeper prefetch",
+    "shallow_prefetch": "a longer prefetch queue",
     "worker_startup": "persistent workers",
     "checkpoint_often": "fewer checkpoints",
     "validation_gradients": "validation without gradients",
@@ -135,13 +132,13 @@ LOADER_TITLES = {
 
 
 def title_of(trial: str) -> str:
-    """What a trial that was not made would have looked at, for a sentence."""
+    """The subject of a trial that was not made, for use within a sentence."""
     title = next((fault.title for fault in TRIED if fault.trial == trial), LOADER_TITLES.get(trial, trial))
     return title if title[:2].isupper() or title.startswith("OpenMP") else title[0].lower() + title[1:]
 
 
 def findings(case: Case) -> list[Finding]:
-    """Of several trials of one kind the best speaks."""
+    """All findings from trials: the best trial of each kind."""
     best: dict[str, Finding] = {}
     for fault in TRIED:
         found = _tried(case, fault)
@@ -152,12 +149,12 @@ def findings(case: Case) -> list[Finding]:
 
 
 def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
-    """Half the precision is half the memory, and so half the faults: what keeping the memory gives is not its gain."""
+    """Reduce the saving of lower precision by that of page faults: half the memory also means half the faults."""
     faults, precision = best.get("page_faults"), best.get("full_precision")
     if faults is None or precision is None:
         return {}
     left = max(0.0, precision.recoverable - faults.recoverable)
-    note = (*precision.because, "of which page faults, a finding of their own, are left out")
+    note = (*precision.because, "not counting page faults, which are a separate finding")
     return {"full_precision": msgspec.structs.replace(precision, recoverable=left, interval=None, because=note)}
 
 
@@ -169,7 +166,7 @@ def _tried(case: Case, fault: Tried) -> Finding | None:
     tried = next(i for i in case.run.interventions if i.name == fault.trial)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
     because = [
-        f"{format.seconds(tried.candidate_seconds)} a step without it, {format.seconds(tried.baseline_seconds)} with it"
+        f"{format.seconds(tried.candidate_seconds)} per step without it, {format.seconds(tried.baseline_seconds)} with it"
     ]
     because += _evidence(case, fault)
     if fault.kind == "profiler_on":
@@ -190,7 +187,7 @@ def _tried(case: Case, fault: Tried) -> Finding | None:
 
 
 def _without_profiler(case: Case, tried: Intervention) -> tuple[float, Interval]:
-    """A profiler that is read once an epoch is seldom read in the trial's short window, but in the whole run's it is."""
+    """Recompute the saving from the whole run: a profiler that is read once per epoch is rarely read in a short trial."""
     assert tried.ratio is not None and tried.candidate_seconds is not None
     ratio, without = tried.ratio, tried.candidate_seconds / tried.ratio.value
     saved = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: max(0.0, case.regular - without * r)))
@@ -200,16 +197,16 @@ def _without_profiler(case: Case, tried: Intervention) -> tuple[float, Interval]
 def _evidence(case: Case, fault: Tried) -> list[str]:
     facts = case.facts
     if fault.kind == "profiler_on" and (lines := case.profiling()):
-        return [f"its own lines take {format.seconds(sum(line.seconds for line in lines))} a step"]
+        return [f"its own lines take {format.seconds(sum(line.seconds for line in lines))} per step"]
     if fault.kind == "denormals" and facts.subnormal_share:
         return [
             f"{format.share(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"
         ]
     if fault.kind == "allocator_thrash" and facts.memory_requests is not None:
-        return [f"the driver is asked for memory {facts.memory_requests:.0f} times a step"]
+        return [f"memory is requested from the driver {facts.memory_requests:.0f} times per step"]
     if fault.kind == "unfused_optimizer":
         tensors = sum(o.num_tensors for o in facts.optimizers)
-        return [f"the optimizer steps {tensors} tensors in {format.seconds(case.phase('optimizer'))}"]
+        return [f"the optimizer updates {tensors} tensors in {format.seconds(case.phase('optimizer'))}"]
     if fault.kind == "thread_contention":
         workers = case.train.num_workers if case.train is not None else 0
         return [f"{facts.num_threads} threads and {workers} workers on {case.run.machine.num_cores:g} cores"]

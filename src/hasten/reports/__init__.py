@@ -1,4 +1,1 @@
-"""Records become something a person reads.
-
-In: records. Out: text. Refuses to measure or to conclude.
-"""
+"""Show records: on the terminal, as an HTML page, as a trace and as a table."""

@@ -1,7 +1,4 @@
-"""The step as a bar of its phases, with a legend.
-
-In: a Breakdown. Out: rows on a sheet. Refuses to know why a phase takes what it takes.
-"""
+"""Draw the step as a bar of its phases, with a legend."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +7,7 @@ from hasten import format
 from hasten.records import PHASES, Breakdown
 from hasten.reports.sheet import HARD_SPACE, Piece, Sheet
 
-_COLOURS = {
+_COLORS = {
     "data_wait": "red",
     "epoch_start": "magenta",
     "copy": "yellow",
@@ -26,27 +23,27 @@ _COLOURS = {
     "script": "white",
 }
 _REST = "bright_black"
-_LEAST = 0.01  # of the step; smaller phases share one line
-_ENTRY = 30  # columns that an entry of the legend takes
+_SMALLEST = 0.01  # share of the step; smaller phases are listed on one line
+_ENTRY = 30  # columns of a legend entry
 
 
 class _Part(NamedTuple):
     name: str
     seconds: float
     glyph: str
-    colour: str
+    color: str
 
 
 def add_bar(sheet: Sheet, breakdown: Breakdown) -> None:
-    """Put the bar, its legend, the small phases and the unseen ones on the sheet."""
+    """Add the bar, its legend, and a list of phases that are small or were not seen."""
     seen = [(name, seconds) for name, seconds in _in_order(breakdown) if seconds is not None]
     whole = max(breakdown.step_seconds, sum(max(0.0, seconds) for _, seconds in seen))
     if whole <= 0:
         return
-    large = [pair for pair in seen if pair[1] >= _LEAST * whole]
+    large = [pair for pair in seen if pair[1] >= _SMALLEST * whole]
     glyphs = _glyphs(sheet)
     parts = [
-        _Part(format.phase(name), seconds, glyphs[index % len(glyphs)], _COLOURS.get(name, _REST))
+        _Part(format.phase(name), seconds, glyphs[index % len(glyphs)], _COLORS.get(name, _REST))
         for index, (name, seconds) in enumerate(large)
     ]
     sheet.paragraph(*_segments(parts, width=sheet.width - sheet.gutter))
@@ -57,7 +54,7 @@ def add_bar(sheet: Sheet, breakdown: Breakdown) -> None:
         if (name, took) not in large
     ]
     if small:
-        sheet.paragraph((f"under {format.share(_LEAST)} each: {', '.join(small)}", "dim"))
+        sheet.paragraph((f"under {format.share(_SMALLEST)} each: {', '.join(small)}", "dim"))
     unseen = [format.phase(name) for name, seconds in _in_order(breakdown) if seconds is None]
     if unseen:
         sheet.paragraph((f"{format.NOT_SEEN}: {', '.join(unseen)}", "dim"))
@@ -68,27 +65,27 @@ def _in_order(breakdown: Breakdown) -> list[tuple[str, float | None]]:
 
 
 def _glyphs(sheet: Sheet) -> str:
-    """Colours tell the parts of the bar apart; without them, shades do; without those, signs."""
+    """Characters of the bar's parts: one block in color, four shades in monochrome, ASCII where blocks cannot be shown."""
     if not sheet.can_show("█░▓▒"):
         return "#.=o*-+:"
-    return "█" if sheet.coloured else "█░▓▒"
+    return "█" if sheet.colored else "█░▓▒"
 
 
 def _segments(parts: Sequence[_Part], *, width: int) -> list[Piece]:
-    """The bar itself: each part as many cells as its share of all parts."""
+    """The bar: each part's cells are proportional to its share of the total."""
     total = sum(part.seconds for part in parts)
     pieces: list[Piece] = []
     before = 0.0
     for part in parts:
         start, before = round(before / total * width), before + part.seconds
-        pieces.append((part.glyph * (round(before / total * width) - start), part.colour))
+        pieces.append((part.glyph * (round(before / total * width) - start), part.color))
     return pieces
 
 
 def _add_legend(sheet: Sheet, parts: Sequence[_Part], *, whole: float) -> None:
     entries: list[list[Piece]] = [
         [
-            (part.glyph, part.colour),
+            (part.glyph, part.color),
             part.name,
             f" {format.seconds(part.seconds)}",
             f" {format.share(part.seconds / whole)}",

@@ -1,8 +1,7 @@
-"""The card: one screen that says where the step's time goes and what to do.
+"""The card: one screen that shows where the step's time goes and what to do about it.
 
-In: a Run and its Diagnosis. Out: lines on a sheet, as many as the screen takes: what matters least is left
-out first, and the card says so. Refuses to conclude: every figure stands in the records or is a share, a sum
-or a mean of such.
+`Detail` says how much is shown. Where the screen is short, the least important parts are left out first, and the card
+says so.
 """
 
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from hasten.reports.surroundings import add_machine, add_overhead, add_use, cach
 
 
 class Detail(NamedTuple):
-    """How much of everything there is room for."""
+    """How many items of each part are shown."""
 
     findings: int = 8
     because: int = 4
@@ -42,68 +41,68 @@ DETAILS = (
 
 
 def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, record: str) -> None:
-    """Put the whole card on the sheet; `record` is where the run is kept."""
+    """Add the whole card to the sheet; `record` is the path of the saved run."""
     sheet.headline(diagnosis.verdict)
     sheet.gap()
     _add_step(sheet, run, diagnosis)
     add_bar(sheet, diagnosis.breakdown)
     _add_device(sheet, diagnosis)
     _add_ceiling(sheet, diagnosis)
-    _gap(sheet, wanted=detail.gaps > 1)
+    _gap_if(sheet, detail.gaps > 1)
     add_loader(sheet, run, num_stages=detail.stages)
-    _gap(sheet, wanted=detail.gaps > 0)
+    _gap_if(sheet, detail.gaps > 0)
     _add_findings(sheet, run, diagnosis, detail=detail)
-    _gap(sheet, wanted=detail.gaps > 0)
+    _gap_if(sheet, detail.gaps > 0)
     _add_what_ifs(sheet, diagnosis, detail=detail)
     _add_cache(sheet, run, diagnosis)
-    _gap(sheet, wanted=detail.gaps > 1)
+    _gap_if(sheet, detail.gaps > 1)
     _add_notes(sheet, run, detail=detail)
     add_overhead(sheet, run, step_seconds=diagnosis.breakdown.step_seconds)
     add_use(sheet, run)
     add_machine(sheet, run)
     if record:
-        sheet.paragraph(f"{record} (as a page: hasten report --html FILE)", label="Record")
+        sheet.paragraph(f"{record} (HTML: hasten report --html FILE)", label="Record")
 
 
-def _gap(sheet: Sheet, *, wanted: bool) -> None:
-    if wanted:
+def _gap_if(sheet: Sheet, condition: bool) -> None:
+    if condition:
         sheet.gap()
 
 
 def _add_step(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
     breakdown = diagnosis.breakdown
     spread = breakdown.spread
-    words = [format.interval(spread) if spread is not None else format.seconds(breakdown.step_seconds)]
+    parts = [format.interval(spread, ci=True) if spread is not None else format.seconds(breakdown.step_seconds)]
     if spread is not None and not spread.low <= breakdown.median_seconds <= spread.high:
-        words.append(f"median {format.seconds(breakdown.median_seconds)}")
+        parts.append(f"median {format.seconds(breakdown.median_seconds)}")
     if breakdown.samples_per_second is not None:
-        words.append(format.rate(breakdown.samples_per_second))
-    words.append(format.count(breakdown.num_steps, noun="step"))
-    sheet.paragraph((words[0], "bold"), "".join(f", {word}" for word in words[1:]), label="Step")
+        parts.append(format.rate(breakdown.samples_per_second))
+    parts.append(format.count(breakdown.num_steps, noun="step"))
+    sheet.paragraph((parts[0], "bold"), "".join(f", {part}" for part in parts[1:]), label="Step")
 
 
 def _add_device(sheet: Sheet, diagnosis: Diagnosis) -> None:
     breakdown = diagnosis.breakdown
     if breakdown.device_seconds is not None:
         busy = format.seconds(breakdown.device_seconds)
-        part = format.share(_over(breakdown.device_seconds, breakdown.step_seconds))
-        text = f"busy {busy} of the step ({part}), waiting for data {format.seconds(breakdown.device_wait)}"
+        share = format.share(_over(breakdown.device_seconds, breakdown.step_seconds))
+        text = f"busy {busy} per step ({share}), waiting for data {format.seconds(breakdown.device_wait)}"
         sheet.paragraph(text, label="Device")
 
 
 def _add_ceiling(sheet: Sheet, diagnosis: Diagnosis) -> None:
     ceiling, step_seconds = diagnosis.ceiling, diagnosis.breakdown.step_seconds
     known = [
-        f"{words}: {format.seconds(seconds)} ({format.ratio(_over(step_seconds, seconds))})"
-        for words, seconds in (
-            ("batches for free", ceiling.free_batches),
-            ("copies for free too", ceiling.free_copies),
+        f"{condition}: {format.seconds(seconds)} ({format.ratio(_over(step_seconds, seconds))})"
+        for condition, seconds in (
+            ("with instant data loading", ceiling.free_batches),
+            ("with instant copies too", ceiling.free_copies),
         )
         if seconds is not None
     ]
     if ceiling.loader_alone is not None:
-        known.append(f"loader alone: {format.seconds(ceiling.loader_alone)}")
-    sheet.paragraph(", ".join(known) or format.NOT_MEASURED, label="Ceiling")
+        known.append(f"data loader alone: {format.seconds(ceiling.loader_alone)}")
+    sheet.paragraph(", ".join(known) or format.NOT_MEASURED, label="Best case")
 
 
 def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail) -> None:
@@ -119,7 +118,7 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
         if finding.where is not None:
             source = f": {finding.where.source}" if finding.where.source else ""
             reasons.append(f"{format.place(finding.where, directory=run.directory)}{source}")
-        sheet.paragraph((f"[{_known_by(finding)}] ", "dim"), *reasons[:1], lead=lead)
+        sheet.paragraph((f"[{_evidence(finding)}] ", "dim"), *reasons[:1], lead=lead)
         for reason in reasons[1:]:
             sheet.paragraph(reason, lead=lead)
         if finding.remedy:
@@ -133,26 +132,26 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
 
 
 def _cost(finding: Finding, *, step_seconds: float) -> str:
-    """What would be recovered: "~120 ms a step (38%)"."""
+    """Time that fixing it would save: "~120 ms per step (38%)"."""
     if finding.interval is not None:
         seconds = format.middle(finding.interval)
     else:
         seconds = format.seconds(finding.recoverable, rough=True)
-    return f"~{seconds} a step ({format.share(_over(finding.recoverable, step_seconds))})"
+    return f"~{seconds} per step ({format.share(_over(finding.recoverable, step_seconds))})"
 
 
-def _known_by(finding: Finding) -> str:
-    """How the cost is known: "confirmed: 110 to 131 ms" or "estimated"."""
+def _evidence(finding: Finding) -> str:
+    """How the saving is known: "confirmed: 110 to 131 ms" or "estimated"."""
     ends = "" if finding.interval is None else format.bounds(finding.interval)
-    known = "estimated" if finding.confirmed_by is None else "confirmed"
-    return f"{known}: {ends}" if ends else known
+    status = "estimated" if finding.confirmed_by is None else "confirmed"
+    return f"{status}: {ends}" if ends else status
 
 
 def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis, *, detail: Detail) -> None:
     label = "What if"
     for what_if in diagnosis.what_ifs[: detail.what_ifs]:
         gain = format.ratio(_over(diagnosis.breakdown.step_seconds, what_if.step_seconds))
-        text = f"{what_if.change}: {format.seconds(what_if.step_seconds, rough=True)} a step ({gain})"
+        text = f"{what_if.change}: {format.seconds(what_if.step_seconds, rough=True)} per step ({gain})"
         reason = f", {what_if.because}" if detail.reasons and what_if.because else ""
         sheet.paragraph(text, (reason, "dim"), label=label)
         label = ""

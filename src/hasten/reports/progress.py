@@ -1,4 +1,4 @@
-"""What a long command is doing: one transient line on a terminal, plain lines anywhere else."""
+"""Show the progress of a long command: one transient line on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from hasten import format
 from hasten.reports.sheet import legible
 
-_BETWEEN = 0.2  # seconds between two drawings
-_SILENCE = 14.0  # seconds without a plain line, at most; with the second that it may be late, 15
-_FIRST = 3.0  # seconds before the first plain line: a command that is over by then prints none
+_REDRAW_INTERVAL = 0.2  # seconds between two redraws
+_SILENCE = 14.0  # maximum seconds between plain lines; 15 with the second that one may be late
+_FIRST = 3.0  # seconds before the first plain line: a shorter command prints none
 
 
 class ProgressReport(Protocol):
-    """Where a command says what it is doing."""
+    """Where a command reports its progress."""
 
-    takes_over: bool  # whether a script's own output would be drawn over
+    takes_over: bool  # whether drawing would overwrite a script's own output
 
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """Say what is being done, and how much of how much. Can be handed on as a plain callback."""
+        """Report the current stage, and how much of it is done. Can be passed on as a callback."""
         ...
 
     def say(self, text: str) -> None:
-        """Print a result that stays."""
+        """Print a result that stays on screen."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
 
 class ProgressLine:
-    """One line: what is being done, a bar where the total is known, the time so far.
+    """One line: the current stage, a bar where the total is known, the elapsed time.
 
-    It has no thread of its own: it draws when it is told something, so it takes nothing from a measured script.
+    It has no thread of its own: it draws only in `update`, so it takes no CPU time from a measured script.
     """
 
     takes_over = True
@@ -55,13 +55,13 @@ class ProgressLine:
         self._last = ("", 0.0)  # the text last drawn, and when
 
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """Draw the line anew, unless it has just been drawn."""
+        """Redraw the line, unless it was drawn a moment ago."""
         if not self._shown:
             return
         now = self._clock()
         finished = total is not None and done is not None and done >= total
         text_before, drawn = self._last
-        if self._bar is not None and text == text_before and not finished and now < drawn + _BETWEEN:
+        if self._bar is not None and text == text_before and not finished and now < drawn + _REDRAW_INTERVAL:
             return
         self._last = (text, now)
         bar = self._bar or self._start()
@@ -77,7 +77,7 @@ class ProgressLine:
             console.print(legible(text, encoding=self._console.encoding), markup=False, highlight=False)
 
     def close(self) -> None:
-        """Wipe the line and give the cursor back."""
+        """Clear the line and show the cursor again."""
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
@@ -92,11 +92,11 @@ class ProgressLine:
 
 
 class ProgressLog:
-    """Plain lines for a file, a pipe or a CI system: one a stage, and one at least every 15 seconds.
+    """Plain lines for a file, a pipe or a CI system: one for each stage, and at least one every 15 seconds.
 
     Args:
-        console: where they go.
-        expected: seconds that all of it will take; None: not known.
+        console: where to print.
+        expected: seconds that the whole command will take; None: unknown.
     """
 
     takes_over = False
@@ -123,7 +123,7 @@ class ProgressLog:
         self._thread.start()
 
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """Note the stage; a line is printed within a second where it is new, and whenever none was for long."""
+        """Set the stage. A new stage is printed within a second, an unchanged one every 15 seconds."""
         far = ""
         if done and total and total != self._expected:
             far = f", {format.share(min(1.0, done / total))}"
@@ -136,7 +136,7 @@ class ProgressLog:
             self._print(text)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._over.set()
         self._thread.join()
 
@@ -156,7 +156,7 @@ class ProgressLog:
         if self._expected is not None:
             clock += f" of about {format.clock(self._expected)}"
         words = legible(f"hasten: [{clock}] {text}", encoding=self._console.encoding)
-        with contextlib.suppress(OSError):  # whoever read it is gone; the work is not
+        with contextlib.suppress(OSError):  # the reader is gone; the work goes on
             self._console.file.write(f"{words}\n")
             self._console.file.flush()
 
@@ -166,8 +166,8 @@ def progress(console: Console, *, quiet: bool = False, expected: float | None = 
     """Report progress on `console` (make it with `Console(stderr=True)`).
 
     Args:
-        quiet: draw no line on a terminal.
-        expected: seconds that the command will take; None: not known.
+        quiet: do not draw a line on a terminal.
+        expected: seconds that the command will take; None: unknown.
     """
     terminal = console.is_interactive and console.file.isatty()
     report = ProgressLine(console, shown=not quiet) if terminal else ProgressLog(console, expected=expected)

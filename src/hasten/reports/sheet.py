@@ -1,8 +1,7 @@
-"""A sheet of text that is right on one console: its width, its characters, its colours.
+"""Lay out text for one console: its width, its character set, its colors.
 
-In: pieces of text with their styles, in paragraphs and tables. Out: printed lines, none wider than the
-console, no number torn from its unit, no character that the console cannot show. Refuses to know what the
-text says.
+No printed line is wider than the console, no number is separated from its unit, and characters that the console cannot
+show are replaced.
 """
 
 import re
@@ -13,11 +12,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-Piece = str | tuple[str, str]  # words, or words and their style
+Piece = str | tuple[str, str]  # text, or text and its style
 
 _WIDEST = 100  # longer lines are hard to read
-_GUTTER = 10  # for the labels on the left
-_FOLDED = 50  # a narrower console has no room for a gutter
+_GUTTER = 10  # columns for the labels on the left
+_NO_GUTTER_BELOW = 50  # a narrower console has no room for a gutter
 _PLAIN = {
     "µ": "u",
     "…": "...",
@@ -38,14 +37,14 @@ _PLAIN = {
     "\n": " ",
     "\r": " ",
 }
-HARD_SPACE = "\u00a0"  # holds words together; it is printed as a plain space
-# A number holds on to the word after it, and an interval holds together: "312 ms", "214 steps", "305 to 320".
-# A setting, "NAME=1 OTHER=2", does not.
+HARD_SPACE = "\u00a0"  # no line break here; printed as a plain space
+# No line break between a number and the word after it, or within an interval: "312 ms", "214 steps", "305 to 320".
+# Settings, "NAME=1 OTHER=2", may be broken.
 _INNER = re.compile(r"(?<=\d) (?=[%°]|[^\W\d])(?!\S*=)|(?<=\d to) (?=-?\d)")
 
 
 def legible(text: str, *, encoding: str) -> str:
-    """`text` on one line, in characters that print and that `encoding` has; others are spelt out."""
+    """`text` on one line, in printable characters of `encoding`; others are replaced or escaped."""
     shown: list[str] = []
     for character in text:
         if character in "\t\n\r" or not _encodes(character, encoding):
@@ -57,13 +56,13 @@ def legible(text: str, *, encoding: str) -> str:
 
 
 class Sheet:
-    """Lines gathered for one console, with labels in a gutter on the left."""
+    """Lines for one console, with labels in a gutter on the left."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.width = min(console.width, _WIDEST)
-        self.gutter = _GUTTER if self.width >= _FOLDED else 0
-        self.coloured = console.color_system is not None and not console.no_color
+        self.gutter = _GUTTER if self.width >= _NO_GUTTER_BELOW else 0
+        self.colored = console.color_system is not None and not console.no_color
         self.arrow = "→ " if self.can_show("→") else "-> "
         self.lines: list[Text] = []
 
@@ -79,32 +78,32 @@ class Sheet:
             self._console.print(line, soft_wrap=True, highlight=False)
 
     def gap(self) -> None:
-        """One empty line, unless there is one already."""
+        """Add an empty line, unless the last one is empty."""
         if self.lines and self.lines[-1].plain:
             self.lines.append(Text())
 
-    def headline(self, words: str) -> None:
+    def headline(self, text: str) -> None:
         """A bold sentence across the whole width."""
-        self.lines.extend(_wrapped(self._text((words, "bold")), self.width))
+        self.lines.extend(_wrapped(self._text((text, "bold")), self.width))
 
     def paragraph(self, *pieces: Piece, label: str = "", label_style: str = "bold", lead: str = "") -> None:
-        """Words wrapped beside the gutter; `lead` stands before the first line, the others hang under it."""
-        self._lay(self._text(*pieces), label=label, label_style=label_style, lead=lead)
+        """Add wrapped text next to the gutter. `lead` comes before the first line; the others are indented by its width."""
+        self._add(self._text(*pieces), label=label, label_style=label_style, lead=lead)
 
     def pair(self, left: Piece, right: Piece, *, label: str = "", lead: str = "") -> None:
-        """Two pieces at the two ends of one line, or one beneath the other where they do not fit."""
+        """Add two pieces at the two ends of one line, or on two lines if they do not fit."""
         texts = self._text(left), self._text(right)
         room = self.width - self.gutter - len(lead) - sum(text.cell_len for text in texts)
         if room >= 2:
-            self._lay(texts[0] + Text(HARD_SPACE * room) + texts[1], label=label, lead=lead)
+            self._add(texts[0] + Text(HARD_SPACE * room) + texts[1], label=label, lead=lead)
         else:
-            self._lay(texts[0], label=label, lead=lead)
-            self._lay(texts[1], lead=" " * len(lead))
+            self._add(texts[0], label=label, lead=lead)
+            self._add(texts[1], lead=" " * len(lead))
 
     def table(self, rows: Sequence[Sequence[Piece]], *, align: str, label: str = "", gap: int = 2) -> None:
-        """Rows in columns, "l" or "r" a column. The first column is cut short where the rows are too wide.
+        """Add rows in aligned columns; `align` has "l" or "r" for each column.
 
-        Where even that does not help, each row is a paragraph.
+        If the rows are too wide, the first column is truncated; if that is not enough, each row becomes a paragraph.
         """
         cells = [[self._text(piece) for piece in row] for row in rows]
         widths = [max(text.cell_len for text in column) for column in zip(*cells)]
@@ -114,12 +113,12 @@ class Sheet:
         for row, text in zip(cells, [label] + [""] * len(cells)):
             if aligned:
                 _align(row, widths=widths, align=align, cut="..." if not self.can_show("…") else "…")
-                self._lay(Text(HARD_SPACE * gap).join(row), label=text)
+                self._add(Text(HARD_SPACE * gap).join(row), label=text)
             else:
-                self._lay(Text(" ").join(cell for cell in row if cell.plain.strip()), label=text)
+                self._add(Text(" ").join(cell for cell in row if cell.plain.strip()), label=text)
 
-    def _lay(self, text: Text, *, label: str = "", label_style: str = "bold", lead: str = "") -> None:
-        """Wrap a text and put it down beside its label."""
+    def _add(self, text: Text, *, label: str = "", label_style: str = "bold", lead: str = "") -> None:
+        """Wrap a text and add its lines, with the label on the first one."""
         if label and not self.gutter:
             self.lines.append(Text(label, label_style))
         shown = label if self.gutter else ""
@@ -132,11 +131,11 @@ class Sheet:
             before = Text(" " * len(before))
 
     def _text(self, *pieces: Piece) -> Text:
-        """The pieces as one text, legible, each quantity in one piece."""
+        """The pieces as one text that the console can show, with hard spaces inside quantities."""
         text = Text()
         for piece in pieces:
-            words, style = (piece, "") if isinstance(piece, str) else piece
-            parts = [legible(part, encoding=self._console.encoding) for part in words.split(HARD_SPACE)]
+            plain, style = (piece, "") if isinstance(piece, str) else piece
+            parts = [legible(part, encoding=self._console.encoding) for part in plain.split(HARD_SPACE)]
             text.append(_INNER.sub(HARD_SPACE, HARD_SPACE.join(parts)), style)
         return text
 
@@ -152,7 +151,7 @@ def _encodes(character: str, encoding: str) -> bool:
 
 
 def _align(row: list[Text], *, widths: Sequence[int], align: str, cut: str) -> None:
-    """Pad the cells of a row to their columns' widths; cut the first short where it is wider."""
+    """Pad the cells of a row to their columns' widths; truncate the first if it is wider."""
     if row[0].cell_len > widths[0]:
         row[0].truncate(widths[0] - len(cut))
         row[0].append(cut)
@@ -162,7 +161,7 @@ def _align(row: list[Text], *, widths: Sequence[int], align: str, cut: str) -> N
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:
-    """Lines of at most `width` cells, broken at spaces; a longer word is folded, best after a slash."""
+    """Lines of at most `width` cells, broken at spaces; a longer word is split, after a slash if possible."""
     breaks: list[int] = []
     used = 0
     for word in re.finditer(r"[^ ]+ *| +", text.plain):
@@ -180,7 +179,7 @@ def _wrapped(text: Text, width: int) -> list[Text]:
 
 
 def _fold(word: str, width: int) -> int:
-    """How many characters of a word go into `width` cells."""
+    """How many characters of a word fit into `width` cells."""
     length = 1
     while length < len(word) and cell_len(word[: length + 1]) <= width:
         length += 1

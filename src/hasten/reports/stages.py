@@ -1,8 +1,4 @@
-"""The loader's stages: what a sample costs to make.
-
-In: a Run. Out: rows on a sheet for the training loader that works most. Refuses to know
-which stage is to blame.
-"""
+"""Show what a training sample costs to load, by stage."""
 
 from collections.abc import Sequence
 
@@ -12,7 +8,7 @@ from hasten.reports.sheet import Piece, Sheet
 
 
 def add_loader(sheet: Sheet, run: Run, *, num_stages: int) -> None:
-    """Put the busiest training loader with its stages on the sheet, and the name of each other one."""
+    """Add the training loader that works most, with its stages, and the names of the others."""
     loaders = [loader for loader in run.facts.loaders if loader.role == "train"]
     if not loaders:
         sheet.paragraph(format.NOT_SEEN, label="Loader")
@@ -28,24 +24,24 @@ def add_loader(sheet: Sheet, run: Run, *, num_stages: int) -> None:
 
 
 def _header(loader: LoaderFacts) -> list[str]:
-    words = [loader.name]
+    parts = [loader.name]
     if loader.batch_size is not None:
-        words.append(f"batch {format.count(loader.batch_size)}")
-    words.append(format.count(loader.num_workers, noun="worker") if loader.num_workers else "no workers")
+        parts.append(f"batch {format.count(loader.batch_size)}")
+    parts.append(format.count(loader.num_workers, noun="worker") if loader.num_workers else "no workers")
     if loader.num_workers and loader.queue_ready:
-        ready = f"queue ready on average {format.amount(sum(loader.queue_ready) / len(loader.queue_ready))}"
+        ready = format.amount(sum(loader.queue_ready) / len(loader.queue_ready))
         room = "" if loader.prefetch_factor is None else f" of {loader.prefetch_factor * loader.num_workers}"
-        words.append(ready + room)
+        parts.append(f"on average {ready}{room} batches ready")
     if loader.in_memory:
-        words.append("data held in memory")
-    return words
+        parts.append("data in memory")
+    return parts
 
 
 def _add_stages(sheet: Sheet, loader: LoaderFacts, *, num_stages: int) -> None:
     num_samples = loader.num_measured_samples
     whole = sum(stage.seconds for stage in loader.stages)
     stages, rest = _largest(loader.stages, num=num_stages)
-    rows: list[list[Piece]] = [[(head, "dim") for head in ("a sample", "wall", "CPU", "share", "bytes")]]
+    rows: list[list[Piece]] = [[(head, "dim") for head in ("per sample", "wall", "CPU", "share", "bytes")]]
     for name, group in [
         *((format.stage(stage.name, detail=stage.detail), [stage]) for stage in stages),
         *rest,
@@ -65,7 +61,7 @@ def _add_stages(sheet: Sheet, loader: LoaderFacts, *, num_stages: int) -> None:
 
 
 def _largest(stages: Sequence[Stage], *, num: int) -> tuple[list[Stage], list[tuple[str, list[Stage]]]]:
-    """The `num` longest stages in the order of work, and the others as one group."""
+    """The `num` costliest stages, in the order in which a sample passes them, and the others as one group."""
     ranked = sorted(stages, key=lambda stage: -stage.seconds)
     kept = ranked if len(ranked) <= num else ranked[: num - 1]
     rest = ranked[len(kept) :]

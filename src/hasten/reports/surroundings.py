@@ -1,7 +1,4 @@
-"""What stands around a measurement: what measuring cost, the machine, and how much of it was in use.
-
-In: a Run. Out: short lines on a sheet. Refuses to judge any of it.
-"""
+"""Show what surrounds a measurement: its overhead, the machine, how much of it was in use, and the cache."""
 
 import re
 from collections.abc import Iterable
@@ -12,48 +9,48 @@ from hasten.reports.sheet import Sheet
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)|\bCPU (?=@)")
 
-TELLING = 0.1  # an interval that reaches farther tells of the machine's noise, not of what measuring cost
+NOISY = 0.1  # an interval wider than this on either side shows the machine's noise, not the overhead
 
 
 def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
-    """Put what measuring cost on the sheet."""
+    """Add the overhead of measuring: of the instrumented steps, and of the hooks that stay on in the others."""
     overhead = run.overhead
     if overhead is None:
         sheet.paragraph(format.NOT_MEASURED, label="Overhead")
         return
     ratio = overhead.ratio
     marked = None if ratio is None else Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
-    of_record = format.share(overhead.record_seconds / step_seconds if step_seconds > 0 else None)
-    marking = f"{format.share_interval(marked)} while marking"
-    if marked is not None and marked.high - marked.low > 2 * TELLING and step_seconds > 0:
+    baseline_hooks = format.share(overhead.record_seconds / step_seconds if step_seconds > 0 else None)
+    marking = f"{format.share_interval(marked)} on instrumented steps"
+    if marked is not None and marked.high - marked.low > 2 * NOISY and step_seconds > 0:
         own = overhead.marks_per_step * overhead.seconds_per_mark / step_seconds
-        marking = f"{format.share(own)} while marking, by the count (measured {format.share_interval(marked)})"
-    sheet.paragraph(f"{marking}; notes in the time of record {of_record}", label="Overhead")
+        marking = f"{format.share(own)} on instrumented steps, estimated (measured {format.share_interval(marked)})"
+    sheet.paragraph(f"{marking}; of the baseline hooks {baseline_hooks}", label="Overhead")
 
 
 SANDBOXES: dict[SandboxForm, str] = {
-    "overlay": "overlay: what the script wrote is gone, and its files are as they were",
-    "landlock": "landlock: Python's writes were redirected and are gone; the kernel refused all others",
-    "redirect": "redirect: Python's writes were redirected and are gone; other programs' are not held back here",
+    "overlay": "overlay: everything that the script changed on disk was discarded",
+    "landlock": "landlock: writes from Python were redirected and discarded; the kernel blocked all others",
+    "redirect": "redirect: writes from Python were redirected and discarded; writes by other programs cannot be blocked here",
 }
 
 TIERS = {"ram": "RAM"}
 
 
 def add_use(sheet: Sheet, run: Run) -> None:
-    """Put on the sheet what was in use while the steps ran: mean cores, most memory, each device."""
+    """Add what was in use during the measured steps: mean cores, peak memory, read rate, each device."""
     samples = _during_steps(run)
     if not samples:
         return
     machine = run.machine
     tree = format.amount(_mean(sample.tree_cpu for sample in samples))
     others = format.amount(_mean(sample.others_cpu for sample in samples))
-    words = [f"{tree} of {format.amount(machine.num_cores)} cores (others {others})"]
+    parts = [f"{tree} of {format.amount(machine.num_cores)} cores (other processes {others})"]
     resident = max(sample.resident_bytes for sample in samples)
-    words.append(f"{format.size_of(resident, machine.memory_bytes)} memory")
+    parts.append(f"{format.size_of(resident, machine.memory_bytes)} memory")
     if (rate := _read_rate(samples)) is not None:
-        words.append(f"{format.size_rate(rate)} read")
-    sheet.paragraph(", ".join(words), label="In use")
+        parts.append(f"{format.size_rate(rate)} read")
+    sheet.paragraph(", ".join(parts), label="Usage")
     for device in machine.devices:
         text = _device_use(samples, index=device.index, memory_bytes=device.memory_bytes)
         if text:
@@ -61,14 +58,14 @@ def add_use(sheet: Sheet, run: Run) -> None:
 
 
 def add_machine(sheet: Sheet, run: Run) -> None:
-    """Put the machine on the sheet, in one line where it fits, and what kept the script's files as they were."""
+    """Add the machine, and the sandbox that protected the script's files."""
     sheet.paragraph(", ".join(machine_words(run)), label="Machine")
     if run.sandbox is not None:
         sheet.paragraph(SANDBOXES[run.sandbox], label="Sandbox")
 
 
 def device_name(run: Run) -> str:
-    """The device that the script trains on: "cpu (Intel Xeon)" or "cuda:0 (NVIDIA H200)"."""
+    """The device that the script trains on: "cpu (Intel Xeon, 2 cores)" or "cuda:0 (NVIDIA H200)"."""
     name = run.facts.device
     machine = run.machine
     if name.startswith("cpu"):
@@ -79,7 +76,7 @@ def device_name(run: Run) -> str:
 
 
 def cpu_against_device(run: Run, diagnosis: Diagnosis) -> str:
-    """CPU seconds of the script's processes while steps ran, beside the device's seconds and the clock's."""
+    """CPU time of the script's processes during the measured steps, with device time and wall time."""
     samples = _during_steps(run)
     cores = _mean(sample.tree_cpu for sample in samples)
     if cores is None:
@@ -89,10 +86,10 @@ def cpu_against_device(run: Run, diagnosis: Diagnosis) -> str:
     breakdown = diagnosis.breakdown
     if breakdown.device_seconds is None or breakdown.step_seconds <= 0:
         used = f"{format.amount(cores)} of {format.amount(run.machine.num_cores)} cores"
-        return f"{cpu} in {format.seconds(wall)} by the clock: {used}"
+        return f"{cpu} in {format.seconds(wall)} of wall time: {used}"
     busy = breakdown.device_seconds / breakdown.step_seconds
     device = f"device {format.seconds(busy * wall)} ({format.share(busy)})"
-    return f"{cpu}, {device} in {format.seconds(wall)} by the clock"
+    return f"{cpu}, {device} in {format.seconds(wall)} of wall time"
 
 
 def _during_steps(run: Run) -> list[ResourceSample]:
@@ -103,7 +100,7 @@ def _during_steps(run: Run) -> list[ResourceSample]:
 
 
 def machine_words(run: Run) -> list[str]:
-    """The machine in a few words each: its CPU, cores, memory, devices, load and torch."""
+    """Short descriptions of the CPU, cores, memory, devices, load and torch."""
     machine = run.machine
     cores = format.amount(machine.num_cores)
     if machine.num_cores != machine.num_cores_present:
@@ -146,19 +143,19 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def cache_lines(run: Run, diagnosis: Diagnosis) -> list[str]:
-    """What each tier of a cache holds, and its share of what was asked for; without one, what a full cache would take."""
+    """What each cache tier holds and its hit rate; without a cache, what a full one would need."""
     loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
     if loader is not None and loader.cache:
         asked = sum(tier.num_hits for tier in loader.cache) + (loader.num_cache_misses or 0)
         lines: list[str] = []
         for tier in loader.cache:
-            hits = f"; {format.share(tier.num_hits / asked)} of what was asked for" if asked else ""
+            hits = f"; {format.share(tier.num_hits / asked)} hit rate" if asked else ""
             filled = format.size_of(tier.num_bytes, tier.budget_bytes)
             lines.append(f"{TIERS.get(tier.name, tier.name)}: {filled}{hits}")
         return lines
     need = diagnosis.cache
     if need is None:
         return []
-    factor = "" if need.k_factor is None else f" = {format.ratio(need.k_factor)} the files"
+    factor = "" if need.k_factor is None else f" ({format.ratio(need.k_factor)} the files)"
     fits = format.share(need.fits_share)
-    return [f"full cache {format.size(need.total_bytes)}{factor}; {fits} fits in memory now"]
+    return [f"a full cache needs {format.size(need.total_bytes)}{factor}; {fits} fits in memory now"]

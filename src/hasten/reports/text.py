@@ -1,8 +1,4 @@
-"""What the terminal shows.
-
-In: records, and a console. Out: text printed on that console, for a screen, a pipe or a log alike.
-Refuses to measure, to conclude, and to know where results are kept.
-"""
+"""Print a diagnosis, a speed test or a check on the terminal."""
 
 from collections.abc import Sequence
 
@@ -14,28 +10,28 @@ from hasten.reports.card import DETAILS, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name
 
-_SCREEN = (36, 45)  # lines that a card is fitted to: below, evidence is worth more than not scrolling
+_SCREEN = (36, 45)  # fewest and most lines that a card is fitted to; below 36, scrolling beats losing evidence
 _STATES = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
 
 
-ALONE = "The unmodified script, measured by itself. Below, both sides of the comparison, measured in turns."
+BASELINE_ONLY = "The baseline, measured alone. The comparison below measured baseline and tuned alternately."
 
 
 def print_diagnosis(
     run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "", before_tuning: bool = False
 ) -> None:
-    """Print a diagnosis as a card of one screen.
+    """Print a diagnosis as a card that fits one screen.
 
     Args:
         run: what was measured.
-        diagnosis: what was concluded from it.
+        diagnosis: the conclusions from it.
         console: where to print.
-        record: where the run is kept.
-        before_tuning: whether the result of a tuning run is printed below, with figures of its own.
+        record: path of the saved run.
+        before_tuning: whether the result of a tuning run follows, with its own figures.
     """
     head = Sheet(console)
     if before_tuning:
-        head.paragraph((ALONE, "dim"))
+        head.paragraph((BASELINE_ONLY, "dim"))
         head.gap()
     _print_card(head, run, diagnosis, console=console, record=record)
 
@@ -51,20 +47,20 @@ def print_speedtest(
     record: str = "",
     before_tuning: bool = False,
 ) -> None:
-    """Print what a speed test ran, on what, and how busy CPU and device were, then the card as `print_diagnosis` does."""
+    """Print the workload, the device and how busy it was, then the card as `print_diagnosis` does."""
     head = Sheet(console)
     data = f"{format.count(num_images, noun='image')}, {format.count(num_labels, noun='label')}"
     head.paragraph(f"{workload}: {data}", label="Workload")
     head.paragraph(device_name(run), label="Device")
     head.paragraph(cpu_against_device(run, diagnosis), label="Time")
     if before_tuning:
-        head.paragraph((ALONE, "dim"))
+        head.paragraph((BASELINE_ONLY, "dim"))
     head.gap()
     _print_card(head, run, diagnosis, console=console, record=record)
 
 
 def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
-    """Print the state of the machine, a line a topic, with what to change beneath it."""
+    """Print the state of the machine: a line for each topic, with what to change below it."""
     sheet = Sheet(console)
     column = max((len(line.topic) + 2 for line in lines), default=0)
     for line in lines:
@@ -79,7 +75,7 @@ def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
 
 
 def _print_card(head: Sheet, run: Run, diagnosis: Diagnosis, *, console: Console, record: str) -> None:
-    """Print `head` and beneath it the fullest card that one screen takes."""
+    """Print `head`, and below it the most detailed card that fits one screen."""
     least, most = _SCREEN
     room = max(least, min(most, console.height - 1)) if console.is_terminal else most
     card = head

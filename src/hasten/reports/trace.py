@@ -1,8 +1,8 @@
-"""A run as a trace that Perfetto and Chrome's about:tracing open.
+"""Convert a run to a trace that Perfetto and Chrome's about:tracing open, in the Trace Event Format.
 
-In: a Run. Out: JSON in the Trace Event Format: every step as a slice, a few of them with their lanes, the machine as
-counters. Times are microseconds since the run's start. Refuses to invent an order: in steps whose marks are not kept, only
-how long each phase took is known, and stands among the slice's arguments.
+Every step is a slice; a few steps have a track for each lane of the timeline; the machine is counters. Times are
+microseconds since the run's start. Steps outside the timeline have no order of phases: their phases' durations are
+arguments of the slice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ STEPS, FIRST_LANE = 1, 2  # thread numbers
 
 
 def trace_of(run: Run) -> str:
-    """The trace as text."""
+    """The trace as JSON text."""
     events: list[dict[str, object]] = [_named("process_name", 0, "hasten: " + " ".join(run.command))]
     events.append(_named("thread_name", STEPS, "steps"))
     for step in run.steps:
-        told = {format.phase(name): format.seconds(seconds) for name, seconds in step.phases.items()}
-        events.append(_slice(f"step {step.index}", STEPS, step.start, step.seconds, told))
+        args = {format.phase(name): format.seconds(seconds) for name, seconds in step.phases.items()}
+        events.append(_slice(f"step {step.index}", STEPS, step.start, step.seconds, args))
     if run.timeline is not None:
         lanes = list(dict.fromkeys(bar.lane for bar in run.timeline.bars))
         events += [_named("thread_name", FIRST_LANE + n, lane) for n, lane in enumerate(lanes)]
@@ -43,11 +43,11 @@ def _named(what: str, thread: int, name: str) -> dict[str, object]:
     return {"ph": "M", "pid": 1, "tid": thread, "name": what, "args": {"name": shown}}
 
 
-def _slice(name: str, thread: int, start: float, seconds: float, told: dict[str, str]) -> dict[str, object]:
+def _slice(name: str, thread: int, start: float, seconds: float, args: dict[str, str]) -> dict[str, object]:
     found: dict[str, object] = {"ph": "X", "pid": 1, "tid": thread, "name": name}
     found.update({"ts": start * MICRO, "dur": seconds * MICRO})
-    if told:
-        found["args"] = told
+    if args:
+        found["args"] = args
     return found
 
 

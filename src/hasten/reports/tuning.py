@@ -1,7 +1,4 @@
-"""What a search for a plan found, on the terminal.
-
-In: a Tuning. Out: a table of trials, the plan, its proof, and what was left alone. Refuses to conclude.
-"""
+"""Print what a tuning run found: the result, its trials, the quality check and what was not tried."""
 
 from __future__ import annotations
 
@@ -10,33 +7,41 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hasten import format
-from hasten.records import Check, Followed, Interval, Proof, Settings, Skipped, Trial, Tuning
+from hasten.records import Check, Followed, Interval, Proof, ProofVerdict, Settings, Skipped, Trial, Tuning
 from hasten.reports.sheet import Sheet
 
-NARROW = 1.2  # high over low end of an interval
-_STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
+NARROW = 1.2  # largest ratio of an interval's ends that supports "no difference"
+VERDICTS: dict[ProofVerdict, str] = {"proven": "passed", "not proven": "not proven", "broken": "failed"}
+_STYLES: dict[ProofVerdict, str] = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
 def print_tuning(
     tuning: Tuning, *, console: Console, plan: str = "", record: str = "", followed: Sequence[Followed] = ()
 ) -> None:
-    """Print a search; `plan` is the plan's file, `record` where the search is kept, `followed` runs since, the last first."""
+    """Print a tuning run.
+
+    Args:
+        tuning: the tuning run.
+        console: where to print.
+        plan: path of the plan's file; "": not shown.
+        record: path of the saved tuning run; "": not shown.
+        followed: runs with the plan since then, the last first.
+    """
     sheet = Sheet(console)
-    sheet.headline(headline(tuning))
+    result = headline(tuning)
+    sheet.headline(result)
     sheet.gap()
     _add_rates(sheet, tuning)
-    _add_trials(sheet, tuning)
+    _add_trials(sheet, tuning, ci="95% CI" not in result)
     _add_heats(sheet, tuning)
     _add_proof(sheet, tuning)
     _add_suggestions(sheet, tuning)
     if (trial := suggested(tuning)) is not None:
-        sheet.paragraph(SUGGESTION, f" {format.ratio_interval(trial.speedup)} as fast with it", label="Suggested")
+        sheet.paragraph(SUGGESTION, f" {format.speedup(trial.speedup)} with it", label="Suggested")
         sheet.paragraph(pure_line(str(trial.value)), lead="  ")
     _add_followed(sheet, followed)
     if late := left_untried(tuning):
-        sheet.paragraph(
-            ", ".join(one.fix for one in late), ": no time was left; --budget gives more", label="Not tried"
-        )
+        sheet.paragraph(", ".join(one.fix for one in late), ": no time left; raise --budget", label="Not tried")
     for number, note in enumerate(tuning.notes):
         sheet.paragraph(note, label="" if number else "Notes")
     if where := cache_line(tuning):
@@ -44,7 +49,7 @@ def print_tuning(
     if plan:
         sheet.paragraph(plan, label="Plan")
     if record:
-        sheet.paragraph(f"{record} (as a page: hasten report --html FILE)", label="Record")
+        sheet.paragraph(f"{record} (HTML: hasten report --html FILE)", label="Record")
     sheet.print()
 
 
@@ -53,50 +58,50 @@ def _add_followed(sheet: Sheet, followed: Sequence[Followed]) -> None:
         return
     last, runs = followed[0], format.count(len(followed), noun="run")
     rate, steps = format.rate(last.samples_per_second), format.count(last.num_steps, noun="step")
-    gain = f", {format.ratio(last.samples_per_second / last.baseline_rate)} as fast" if last.baseline_rate else ""
-    sheet.paragraph(f"{runs} under a plan; the last at {rate}{gain}, over {steps}", label="Since")
+    gain = (
+        f" ({format.ratio(last.samples_per_second / last.baseline_rate)} the baseline)" if last.baseline_rate else ""
+    )
+    sheet.paragraph(f"{runs} with a plan since then; the last one: {rate}{gain} over {steps}", label="Later runs")
 
 
 def headline(tuning: Tuning) -> str:
     """The result in one sentence."""
     took = format.seconds(tuning.seconds, rough=True)
     if not tuning.settings:
-        return f"The plan is empty: {why_empty(tuning)} (searched for {took})."
+        return f"The plan is empty: {why_empty(tuning)}. Search took {took}."
     proof = tuning.proof
     if proof is None:
-        return f"Not proven: the search ended after {took}, before its plan was compared as a whole."
-    speed = format.ratio_interval(proof.speedup)
+        return f"Not proven: the search ended after {took}, before the whole plan was compared with the baseline."
+    speed = format.speedup(proof.speedup, ci=True)
     if proof.sooner is not None:
-        sooner = format.ratio_interval(proof.sooner)
-        return f"Its target reached {sooner} as soon, in whole runs: {proof.verdict} ({proof.guarantee}), in {took}."
-    if proof.verdict == "proven":
-        return f"{speed} as fast, and it trains as well: proven ({proof.guarantee}), in {took}."
+        sooner = format.ratio_interval(proof.sooner, ci=True)
+        speed = f"Reaches the target sooner, in whole runs: {sooner}"
     unknown = next((check for check in proof.checks if check.state == "unknown" and not check.is_optional), None)
     if unknown is not None and unknown.what == "speed":
-        return f"{speed} as fast; {unknown.text}: not proven, in {took}."
-    return f"{speed} as fast; that it trains as well is {proof.verdict}, in {took}."
+        return f"{speed}. Not proven: {unknown.text}; search took {took}."
+    return f"{speed}. Quality check {VERDICTS[proof.verdict]} ({proof.guarantee}); search took {took}."
 
 
 def why_empty(tuning: Tuning) -> str:
-    """Why a search has kept nothing."""
+    """Why a tuning run kept no fix."""
     if tuning.proof is not None and tuning.proof.verdict == "broken":
-        return "; ".join(f"{name} was taken out, {why}" for name, why in taken_out(tuning.proof).items())
+        return "; ".join(f"{name} was dropped: {why}" for name, why in taken_out(tuning.proof).items())
     if tuning.proof is not None:
-        return "as a whole it was not faster"
-    tried = f"of {format.count(len(tuning.trials), noun='trial')} none was faster" if tuning.trials else ""
+        return "together the fixes were not faster"
+    tried = f"none of {format.count(len(tuning.trials), noun='trial')} was faster" if tuning.trials else ""
     late = ", ".join(one.fix for one in left_untried(tuning))
     if late:
-        return "; ".join(filter(None, [tried, f"no time was left to try {late}, --budget gives more"]))
+        return "; ".join(filter(None, [tried, f"no time left to try {late}, raise --budget"]))
     return tried or "no fix is expected to save 2% of the step"
 
 
 SUGGESTION = (
-    "if these results depend on nothing but the arguments and the files they name, add to [cache] of hasten.toml:"
+    "if these functions depend only on their arguments and the files these name, add to [cache] in hasten.toml:"
 )
 
 
 def suggested(tuning: Tuning) -> Trial | None:
-    """The trial of functions that the user may vouch for, if it was faster; a search never switches them on."""
+    """The trial of functions that the user could declare pure, if it was faster; they are never enabled automatically."""
     trials = [
         one for one in tuning.trials if one.fix == "pure" and one.verdict == "faster" and one.speedup is not None
     ]
@@ -104,32 +109,32 @@ def suggested(tuning: Tuning) -> Trial | None:
 
 
 def pure_line(functions: str) -> str:
-    """What to write into a plan's section [cache]."""
+    """The line for the section [cache] of a plan."""
     names = ", ".join(f'"{name}"' for name in functions.split(","))
     return f"pure = [{names}]"
 
 
 def cache_line(tuning: Tuning) -> str:
-    """What the plan's cache holds where: "RAM holds 33% of 3.1 GB, the disk the rest"; empty without a cache."""
+    """Where the plan's cache holds the data: "RAM holds 33% of 3.1 GiB, the disk the rest"; "" without a cache."""
     need, on = tuning.cache, [name for name in ("cache", "disk_cache") if name in tuning.settings]
     if need is None or not on:
         return ""
     if tuning.settings.get("cache", "auto") != "auto":  # the size that the user gave is in the plan
-        return f"a full cache takes {format.size(need.total_bytes)}"
+        return f"a full cache needs {format.size(need.total_bytes)}"
     in_memory = f"RAM holds {format.share(need.fits_share)} of {format.size(need.total_bytes)}"
     if "cache" not in on:
         return f"the disk holds {format.size(need.total_bytes)}"
     return f"{in_memory}, the disk the rest" if "disk_cache" in on else in_memory
 
 
-def beside(settings: Settings) -> str:
-    """What the plan's figures stand beside: the script, perhaps under what makes it draw the plan's random numbers."""
-    return f"the script with {format.settings(settings)}" if settings else "the script"
+def baseline_name(settings: Settings) -> str:
+    """The name of the side that the plan is compared with: the baseline, and the settings that were on in it."""
+    return f"baseline with {format.settings(settings)}" if settings else "baseline"
 
 
 def taken_out(proof: Proof) -> dict[str, str]:
-    """Fixes that the proof took out, and why."""
-    reasons = proof.broken_because or ("it changed what is learnt",) * len(proof.broken_by)
+    """Fixes that were dropped by the quality check, with the reasons."""
+    reasons = proof.broken_because or ("it changed what the model learns",) * len(proof.broken_by)
     return dict(zip(proof.broken_by, reasons))
 
 
@@ -139,18 +144,19 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
         return
     kept = ", from the second epoch on" if {"cache", "disk_cache"} & {*tuning.settings} else ""
     speed = f"{format.ratio_interval(proof.speedup)}{kept}"
-    rows = [("before", format.rate(proof.baseline_rate), ""), ("after", format.rate(proof.plan_rate), speed)]
+    rows = [("baseline", format.rate(proof.baseline_rate), ""), ("tuned", format.rate(proof.plan_rate), speed)]
     sheet.table(rows, align="lrl", label="Speed")
 
 
-def _add_trials(sheet: Sheet, tuning: Tuning) -> None:
+def _add_trials(sheet: Sheet, tuning: Tuning, *, ci: bool) -> None:
     for number, trial in enumerate(tuning.trials):
         label = "" if number else "Trials"
-        sheet.paragraph(trial_line(trial, tuning), label=label)
+        sheet.paragraph(trial_line(trial, tuning, ci=ci), label=label)
+        ci = ci and trial.speedup is None
 
 
 def outcome(trial: Trial, tuning: Tuning) -> str:
-    """What came of a trial, in the same words everywhere: kept, faster, slower, no difference, inconclusive, failed."""
+    """The result of a trial: kept, suggested, "faster, not kept", slower, no difference, inconclusive or failed."""
     if trial.verdict == "faster" and trial.fix == "pure":
         return "suggested"
     if trial.verdict == "faster":
@@ -166,24 +172,24 @@ def _is_narrow(speedup: Interval) -> bool:
 
 
 def state_of(check: Check, proof: Proof) -> str:
-    """What a check came to; what a proven plan did not need is not called unknown."""
+    """The state of a check; "not needed" for an unknown one of a plan that passed without it."""
     return "not needed" if check.state == "unknown" and proof.verdict == "proven" else check.state
 
 
 def left_untried(tuning: Tuning) -> list[Skipped]:
-    """Fixes that apply and that there was no time to try."""
+    """Fixes that apply and were not tried for lack of time."""
     return [one for one in untried(tuning) if one.state == "no time"]
 
 
 def untried(tuning: Tuning) -> list[Skipped]:
-    """Fixes without a trial: one that was tried later in the search is not among them."""
+    """Fixes without a trial at any time of the tuning run."""
     tried = {name for trial in tuning.trials for name in trial.added} | {*tuning.settings}
     return [one for one in tuning.skipped if one.fix not in tried]
 
 
-def trial_line(trial: Trial, tuning: Tuning) -> str:
+def trial_line(trial: Trial, tuning: Tuning, *, ci: bool = False) -> str:
     """A trial in one line: "bf16: 2.06x (1.68 to 2.52), kept, 3 pairs"."""
-    speed = f"{format.ratio_interval(trial.speedup)}, " if trial.speedup is not None else ""
+    speed = f"{format.ratio_interval(trial.speedup, ci=ci)}, " if trial.speedup is not None else ""
     pairs = f", {len(trial.baseline_seconds)} pairs" if trial.baseline_seconds else ""
     return f"{format.added(trial.added)}: {speed}{outcome(trial, tuning)}{pairs}" + (
         f"; {trial.note}" if trial.note else ""
@@ -191,35 +197,35 @@ def trial_line(trial: Trial, tuning: Tuning) -> str:
 
 
 def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
-    """Whole runs under recipes: when each reached the target, and where it ended."""
+    """Add the training recipes: when each reached the target, and its final metric."""
     for number, heat in enumerate(tuning.heats):
-        shown = format.settings(heat.settings, none="the recipe as it is")
+        shown = format.settings(heat.settings, none="baseline recipe")
         if heat.metric is None:
-            told = f"failed; {heat.note}"
+            result = f"failed; {heat.note}"
         elif heat.reached is None:
-            told = f"never, {heat.metric:g} at the end"
+            result = f"not reached, final metric {heat.metric:g}"
         else:
-            told = f"after {format.seconds(heat.reached)}, {heat.metric:g} at the end"
-        sheet.paragraph(shown, f": {told}", label="" if number else "Target")
+            result = f"reached after {format.seconds(heat.reached)}, final metric {heat.metric:g}"
+        sheet.paragraph(shown, f": {result}", label="" if number else "Target")
 
 
 def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
     proof: Proof | None = tuning.proof
     if proof is None:
         return
-    sheet.paragraph((proof.verdict, _STATES[proof.verdict]), label="Proof")
+    sheet.paragraph((VERDICTS[proof.verdict], _STYLES[proof.verdict]), label="Quality")
     for check in proof.checks:
         sheet.paragraph(f"{state_of(check, proof)}: {check.text}", lead="  ")
     if proof.broken_by:
         for name, reason in taken_out(proof).items():
-            sheet.paragraph(f"taken out: {name}; {reason}", lead="  ")
+            sheet.paragraph(f"dropped: {name}; {reason}", lead="  ")
 
 
 def _add_suggestions(sheet: Sheet, tuning: Tuning) -> None:
     for number, one in enumerate(tuning.suggestions):
         gain = format.seconds(one.recoverable)
         sheet.paragraph(
-            f"{one.title}: about {gain} a step. Needs a change in your source", label="" if number else "Source"
+            f"{one.title}: about {gain} per step. Needs a change in your source", label="" if number else "Source"
         )
         sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
         for line in one.example.splitlines():

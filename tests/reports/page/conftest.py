@@ -1,9 +1,9 @@
 import pytest
-from pages import full_run, search, timeline, told_of
+from pages import full_run, input_of, search, timeline
 
 
 @pytest.fixture
-def told():
+def shown():
     """Everything a page can hold."""
     run = full_run()
-    return told_of(run, tuning=search(run), after=full_run(timeline=timeline(0.4)))
+    return input_of(run, tuning=search(run), after=full_run(timeline=timeline(0.4)))

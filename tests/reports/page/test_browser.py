@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from pages import full_run, search, timeline, told_of
+from pages import full_run, input_of, search, timeline
 
 from hasten.reports.page.page import page
 
@@ -55,9 +55,9 @@ def browser():
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     run = full_run()
-    told = told_of(run, tuning=search(run), after=full_run(timeline=timeline(0.4)))
+    shown = input_of(run, tuning=search(run), after=full_run(timeline=timeline(0.4)))
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(page(told), encoding="utf-8")
+    path.write_text(page(shown), encoding="utf-8")
     return path
 
 

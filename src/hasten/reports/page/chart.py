@@ -1,10 +1,7 @@
-"""A chart: drawn by Vega-Lite into SVG, once wide and once narrow, with a sentence for every mark.
+"""Draw a chart with Vega-Lite as SVG, once wide and once narrow, with a text label for every mark.
 
-In: a specification in Vega-Lite's grammar. Out: SVG whose colours are names that the page's style sheet gives a meaning.
-Refuses to know what is drawn.
-
-Each datum carries `says`: what a reader hears of it on hover, by keyboard or from a screen reader. Vega puts it on the mark
-as its `aria-label`.
+Colors in the SVG are CSS variables that the page's style sheet defines. Each datum has a field `label`: the text that is
+shown on hover and read by screen readers. Vega puts it on the mark as its `aria-label`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from hasten.safe_text import legible
 Spec = dict[str, Any]
 Data = Sequence[Mapping[str, Any]]
 
-WIDE, NARROW = 860, 300  # pixels of a chart in all
+WIDE, NARROW = 860, 300  # width of a chart in pixels
 MOST_LABEL = 28  # characters of a label beside an axis
 _CONFIG: Spec = {
     "background": None,
@@ -46,15 +43,15 @@ _CONFIG: Spec = {
 class Chart:
     """One drawn chart."""
 
-    name: str  # of its place in the page
+    name: str  # its id in the page
     title: str
-    caption: str  # what is drawn, and how it was measured
+    caption: str  # what it shows, and how it was measured
     wide: str  # SVG
     narrow: str
 
 
 def draw(name: str, title: str, caption: str, spec: Callable[[int], Spec]) -> Chart:
-    """Draw a chart at both widths; `spec` is told the width."""
+    """Draw a chart at both widths; `spec` makes the Vega-Lite specification for a width."""
     wide, narrow = (_svg(spec(width), prefix=f"{name}-{width}") for width in (WIDE, NARROW))
     return Chart(name=name, title=title, caption=caption, wide=wide, narrow=narrow)
 
@@ -66,7 +63,7 @@ def _svg(spec: Spec, *, prefix: str) -> str:
     if any(key in spec for key in ("vconcat", "hconcat", "facet")):
         whole.pop("autosize")
     text = vl_convert.vegalite_to_svg(json.dumps(_plain(whole), ensure_ascii=False))
-    # Several drawings share one page: what they refer to by name must be their own.
+    # Several drawings share one page, so ids must be unique.
     text = re.sub(r'id="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r"<svg ", '<svg role="img" ', text, count=1)
@@ -74,7 +71,7 @@ def _svg(spec: Spec, *, prefix: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A specification whose texts hold no control character, for the renderer ends the whole process at one."""
+    """The specification without control characters, which crash the renderer's process."""
     if isinstance(value, str):
         return legible(value, keep="\n")
     if isinstance(value, dict):
@@ -82,25 +79,25 @@ def _plain(value: object) -> object:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def standalone(svg: str, *, colours: str) -> str:
-    """A drawing that carries the style sheet's colours, to be shown as a picture."""
+def standalone(svg: str, *, colors: str) -> str:
+    """The drawing with the style sheet's colors inside, to be used as a picture file."""
     opening, _, rest = svg.partition(">")
-    return f"{opening}><style>{colours}\nsvg {{ background: var(--paper); }}</style>{rest}\n"
+    return f"{opening}><style>{colors}\nsvg {{ background: var(--paper); }}</style>{rest}\n"
 
 
-def says(field: str = "says") -> Spec:
-    """What a mark is called."""
+def aria_label(field: str = "label") -> Spec:
+    """The Vega-Lite encoding that puts a field of the data on each mark as its `aria-label`."""
     return {"field": field, "type": "nominal"}
 
 
 def named_rows(field: str, order: Sequence[str], width: int) -> Spec:
-    """A vertical axis of names, in this order, without a line; long ones are cut where a chart is narrow."""
+    """A vertical axis of names in this order, without a line; long names are truncated in a narrow chart."""
     axis = {"domain": False, "ticks": False, "labelLimit": 130 if width == NARROW else 240}
     return {"field": field, "type": "nominal", "sort": list(order), "title": None, "axis": axis}
 
 
-def colours(names: Sequence[str], labels: Sequence[str], **legend: Any) -> Spec:
-    """A scale from names to the style sheet's colours of the same names, with its legend."""
+def colors(names: Sequence[str], labels: Sequence[str], **legend: Any) -> Spec:
+    """A color scale: each label gets the style sheet's color of the corresponding name."""
     return {
         "domain": list(labels),
         "range": [f"var(--{name})" for name in names],
@@ -109,5 +106,5 @@ def colours(names: Sequence[str], labels: Sequence[str], **legend: Any) -> Spec:
 
 
 def short(text: str, most: int = MOST_LABEL) -> str:
-    """A label, cut in its middle where it is too long for an axis."""
+    """A label, shortened in the middle if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most // 2 - 1) :]}"

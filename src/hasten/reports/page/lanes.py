@@ -1,23 +1,23 @@
-"""The picture that everybody draws to explain prefetching, from a run's own marks.
-
-In: Timelines. Out: a chart with a lane for the training thread, each worker and the device. Refuses to conclude.
-"""
+"""Draw a few steps as a timeline, with a lane for the training thread, each worker and the device."""
 
 from __future__ import annotations
 
 from hasten import format
 from hasten.records import PHASES, STAGES, Timeline
-from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
+from hasten.reports.page.chart import NARROW, Chart, Spec, aria_label, colors, draw, named_rows
 
 LANE_HEIGHT = 30  # pixels
 
 
-def timeline(before: Timeline | None, after: Timeline | None = None, *, under: str = "after") -> Chart | None:
-    """A few real steps; where there are two timelines, one above the other on one scale.
+def timeline(before: Timeline | None, after: Timeline | None = None, *, tuned: str = "tuned") -> Chart | None:
+    """A few steps as they were measured. Two timelines are drawn one above the other, on one scale.
 
-    `under`: what the other is called.
+    Args:
+        before: of the baseline.
+        after: of the run with the plan, if there is one.
+        tuned: name of `after`.
     """
-    parts = [(name, line) for name, line in (("before", before), (under, after)) if line is not None and line.bars]
+    parts = [(name, line) for name, line in (("baseline", before), (tuned, after)) if line is not None and line.bars]
     if not parts:
         return None
     several = len(parts) > 1
@@ -59,10 +59,10 @@ def timeline(before: Timeline | None, after: Timeline | None = None, *, under: s
                             "field": "kind",
                             "type": "nominal",
                             "title": None,
-                            "scale": colours(keys, labels),
+                            "scale": colors(keys, labels),
                             "legend": {"orient": "bottom", "columns": 2 if width == NARROW else 7},
                         },
-                        "description": says(),
+                        "description": aria_label(),
                     },
                 },
                 {
@@ -77,22 +77,18 @@ def timeline(before: Timeline | None, after: Timeline | None = None, *, under: s
         return {"vconcat": [panel(name if several else "", width) for name, _ in parts], "spacing": 12}
 
     caption = (
-        f"{_steps(len(parts[0][1].step_ends))} A gap in the training thread belongs to the script itself. A worker goes "
-        "through its stages sample by sample; drawn is what each took of a whole batch."
+        f"{_steps(len(parts[0][1].step_ends))} Gaps in the training thread are the script's own code. A worker handles "
+        "one sample after another; each bar is the time of a stage for a whole batch."
     )
     if several:
-        caption += " Both on one scale: what is missing to the right is what was gained."
+        caption += " Both share one scale: the shorter one is faster by the space to its right."
     return draw("timeline", "A few real steps", caption, spec)
 
 
 def _steps(number: int) -> str:
     if not number:
-        return "The beginning of a step as it was measured; all of it would be too much to draw."
-    steps = (
-        "A step as it was measured, up to the"
-        if number == 1
-        else f"{number} steps as they were measured, each up to a"
-    )
+        return "The start of a measured step; the whole step has too many events to draw."
+    steps = "One measured step, up to the" if number == 1 else f"{number} measured steps, each up to a"
     return f"{steps} dotted line."
 
 
@@ -105,7 +101,7 @@ def _rows(line: Timeline, *, part: str) -> list[dict[str, object]]:
             "kind": _label(bar.kind),
             "from": 1e3 * bar.start,
             "to": 1e3 * (bar.start + bar.seconds),
-            "says": f"{bar.lane}: {_label(bar.kind)} {format.seconds(bar.seconds)}, from {format.seconds(bar.start)} on",
+            "label": f"{bar.lane}: {_label(bar.kind)} {format.seconds(bar.seconds)}, starting at {format.seconds(bar.start)}",
         }
         for bar in line.bars
     ]

@@ -1,22 +1,22 @@
-"""Chart of the input: what a sample costs to make."""
+"""Draw what a training sample costs to load."""
 
 from __future__ import annotations
 
 from hasten import format
 from hasten.records import LoaderFacts, Run
-from hasten.reports.page.chart import Chart, Spec, draw, named_rows, says, short
+from hasten.reports.page.chart import Chart, Spec, aria_label, draw, named_rows, short
 
 MOST_STAGES = 14
 
 
 def busiest_loader(run: Run) -> LoaderFacts | None:
-    """The training loader whose work was measured and is the most."""
+    """The training loader with the most measured work; None without one."""
     loaders = [x for x in run.facts.loaders if x.role == "train" and x.stages and x.num_measured_samples]
     return max(loaders, key=lambda x: sum(stage.seconds for stage in x.stages), default=None)
 
 
 def cost_of_a_sample(run: Run) -> Chart | None:
-    """A bar a stage: seconds of a worker for each sample, and how much of them it computed."""
+    """A bar for each stage: a worker's time per sample, split into CPU time and waiting."""
     loader = busiest_loader(run)
     if loader is None:
         return None
@@ -28,12 +28,14 @@ def cost_of_a_sample(run: Run) -> Chart | None:
         while name in order:
             name += " "
         order.append(name)
-        told = f"{format.stage(stage.name, detail=stage.detail)}: {format.seconds(stage.seconds / number)} a sample, "
-        told += f"{format.seconds(stage.cpu_seconds / number)} of them on a core"
+        text = (
+            f"{format.stage(stage.name, detail=stage.detail)}: {format.seconds(stage.seconds / number)} per sample, "
+        )
+        text += f"{format.seconds(stage.cpu_seconds / number)} of it on the CPU"
         busy = min(stage.cpu_seconds, stage.seconds)
-        rows.append({"stage": name, "what": "on a core", "ms": 1e3 * busy / number, "order": 0, "says": told})
+        rows.append({"stage": name, "what": "CPU", "ms": 1e3 * busy / number, "order": 0, "label": text})
         waits = 1e3 * (stage.seconds - busy) / number
-        rows.append({"stage": name, "what": "waiting", "ms": waits, "order": 1, "says": told})
+        rows.append({"stage": name, "what": "waiting", "ms": waits, "order": 1, "label": text})
 
     def spec(width: int) -> Spec:
         return {
@@ -43,20 +45,18 @@ def cost_of_a_sample(run: Run) -> Chart | None:
             "mark": {"type": "bar", "height": {"band": 0.7}},
             "encoding": {
                 "y": named_rows("stage", order, width),
-                "x": {"field": "ms", "type": "quantitative", "title": "ms a sample"},
+                "x": {"field": "ms", "type": "quantitative", "title": "ms per sample"},
                 "color": {
                     "field": "what",
                     "type": "nominal",
                     "title": None,
-                    "scale": {"domain": ["on a core", "waiting"], "range": ["var(--forward)", "var(--rest)"]},
+                    "scale": {"domain": ["CPU", "waiting"], "range": ["var(--forward)", "var(--rest)"]},
                     "legend": {"orient": "bottom"},
                 },
                 "order": {"field": "order", "type": "quantitative"},
-                "description": says(),
+                "description": aria_label(),
             },
         }
 
-    caption = (
-        f"{loader.name}: the work of {format.count(number, noun='sample')}, by library and transform, per sample."
-    )
+    caption = f"{loader.name}: mean of {format.count(number, noun='sample')}, by library and transform."
     return draw("stages", "What a sample costs to make", caption, spec)

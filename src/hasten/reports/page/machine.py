@@ -1,7 +1,4 @@
-"""Charts of the machine over the run: cores, memory, disk, page faults, and the device.
-
-In: a Run. Out: one chart of small panels, with epochs and phases of the run shaded. Refuses to conclude.
-"""
+"""Draw the machine over the run: cores, memory, disk, page faults and GPUs, in small panels."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from dataclasses import dataclass
 
 from hasten import format
 from hasten.records import DeviceSample, ResourceSample, Run, Value
-from hasten.reports.page.chart import Chart, Spec, draw, says
+from hasten.reports.page.chart import Chart, Spec, aria_label, draw
 
-MOST_POINTS = 240  # of a line
+MOST_POINTS = 240  # per line
 GIB = 2.0**30
 MIB = 2.0**20
 
@@ -26,12 +23,12 @@ class Panel:
 
     title: str
     lines: dict[str, list[tuple[float, float]]]  # (seconds, value) by the line's name
-    told: Callable[[float], str]
+    describe: Callable[[float], str]  # a value with its unit
     limit: tuple[str, float] | None = None
 
 
 def machine_over_time(run: Run) -> Chart | None:
-    """Small panels under each other, on one scale of time."""
+    """Small panels, one below the other, on one time axis; None without samples."""
     panels = [panel for panel in _panels(run) if any(len(line) > 1 for line in panel.lines.values())]
     if not panels:
         return None
@@ -45,8 +42,8 @@ def machine_over_time(run: Run) -> Chart | None:
         return {"vconcat": drawn, "spacing": 8}
 
     caption = (
-        "Sampled from outside the measured process. Shaded: the steps that were measured; before them the script starts. "
-        "Dotted: epochs begin."
+        "Sampled from outside the measured process. Shaded: the measured steps; before them the script starts up. "
+        "Dotted lines: epoch starts."
     )
     return draw("machine", "The machine over time", caption, spec)
 
@@ -58,9 +55,9 @@ def _panels(run: Run) -> list[Panel]:
             title="cores in use",
             lines={
                 "this script": [(s.at, s.tree_cpu) for s in samples],
-                "all else": [(s.at, s.others_cpu) for s in samples],
+                "other processes": [(s.at, s.others_cpu) for s in samples],
             },
-            told=lambda value: f"{value:.1f} cores",
+            describe=lambda value: f"{value:.1f} cores",
             limit=("cores", machine.num_cores),
         ),
         Panel(
@@ -69,8 +66,8 @@ def _panels(run: Run) -> list[Panel]:
                 "this script": _resident(samples, window_start=run.steps[0].start if run.steps else 0.0),
                 "page cache": [(s.at, s.page_cache_bytes / GIB) for s in samples if s.page_cache_bytes is not None],
             },
-            told=lambda value: format.size(value * GIB),
-            limit=("all memory", machine.memory_bytes / GIB),
+            describe=lambda value: format.size(value * GIB),
+            limit=("total memory", machine.memory_bytes / GIB),
         ),
         Panel(
             title="disk, MiB/s",
@@ -78,7 +75,7 @@ def _panels(run: Run) -> list[Panel]:
                 "read": _rates(samples, lambda s: s.read_bytes, MIB),
                 "written": _rates(samples, lambda s: s.written_bytes, MIB),
             },
-            told=lambda value: f"{format.size(value * MIB)}/s",
+            describe=lambda value: f"{format.size(value * MIB)}/s",
         ),
         Panel(
             title="page faults/s",
@@ -86,7 +83,7 @@ def _panels(run: Run) -> list[Panel]:
                 "minor": _rates(samples, lambda s: s.minor_faults, 1.0),
                 "major": _rates(samples, lambda s: s.major_faults, 1.0),
             },
-            told=lambda value: f"{value:,.0f} page faults a second",
+            describe=lambda value: f"{value:,.0f} page faults per second",
         ),
     ]
     return panels + _device_panels(run)
@@ -104,23 +101,23 @@ def _device_panels(run: Run) -> list[Panel]:
 
     limit = run.machine.devices[0].memory_bytes / GIB if run.machine.devices else None
     return [
-        Panel(title="GPU busy", lines=lines(lambda d: d.utilization), told=lambda v: f"{format.share(v)} busy"),
+        Panel(title="GPU busy", lines=lines(lambda d: d.utilization), describe=lambda v: f"{format.share(v)} busy"),
         Panel(
             title="GPU memory, GiB",
             lines=lines(lambda d: None if d.memory_used_bytes is None else d.memory_used_bytes / GIB),
-            told=lambda v: format.size(v * GIB),
-            limit=("all memory", limit) if limit is not None else None,
+            describe=lambda v: format.size(v * GIB),
+            limit=("total memory", limit) if limit is not None else None,
         ),
-        Panel(title="GPU power, W", lines=lines(lambda d: d.power_watts), told=format.watts),
-        Panel(title="GPU temperature, °C", lines=lines(lambda d: d.temperature_celsius), told=format.celsius),
+        Panel(title="GPU power, W", lines=lines(lambda d: d.power_watts), describe=format.watts),
+        Panel(title="GPU temperature, °C", lines=lines(lambda d: d.temperature_celsius), describe=format.celsius),
     ]
 
 
 def _resident(samples: Sequence[ResourceSample], *, window_start: float) -> list[tuple[float, float]]:
-    """Memory of the script's processes, in GiB.
+    """Memory of the script's processes, as (seconds, GiB).
 
-    Older records hold readings of next to nothing where processes came or went as they were read. A process that trains
-    holds torch alone in far more than a twentieth of what it usually takes, so such a reading is none.
+    Older records contain readings near zero, taken while processes started or ended. Readings below a twentieth of the
+    median are left out: torch alone takes more.
     """
     while_training = [s.resident_bytes for s in samples if s.at >= window_start]
     least = statistics.median(while_training) / 20 if while_training else 0.0
@@ -130,7 +127,7 @@ def _resident(samples: Sequence[ResourceSample], *, window_start: float) -> list
 def _rates(
     samples: Sequence[ResourceSample], of: Callable[[ResourceSample], Value | None], unit: float
 ) -> list[tuple[float, float]]:
-    """The increase of a counter a second, between one sample and the next."""
+    """The rate of a counter between samples, as (seconds, units per second)."""
     known = [(s.at, float(value)) for s in samples if (value := of(s)) is not None]
     return [
         (at, max(0.0, value - before) / (at - earlier) / unit)
@@ -140,7 +137,7 @@ def _rates(
 
 
 def _thinned(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """As many points as can be told apart: of each group the largest value, for peaks matter."""
+    """At most MOST_POINTS points: the largest value of each group, to keep the peaks."""
     finite = [point for point in line if math.isfinite(point[1])]
     size = math.ceil(len(finite) / MOST_POINTS) or 1
     return [max(finite[n : n + size], key=lambda point: point[1]) for n in range(0, len(finite), size)]
@@ -150,12 +147,17 @@ def _drawn(
     panel: Panel, width: int, ends: Sequence[float], epochs: Sequence[float], window: Sequence[float], *, last: bool
 ) -> Spec:
     rows = [
-        {"line": name, "at": at, "value": value, "says": f"{name}: {panel.told(value)} after {format.seconds(at)}"}
+        {
+            "line": name,
+            "at": at,
+            "value": value,
+            "label": f"{name}: {panel.describe(value)} after {format.seconds(at)}",
+        }
         for name, line in panel.lines.items()
         for at, value in _thinned(line)
     ]
     names = [name for name, line in panel.lines.items() if line]
-    colour = {"domain": names, "range": ["var(--forward)", "var(--rest)"][: len(names)]}
+    color = {"domain": names, "range": ["var(--forward)", "var(--rest)"][: len(names)]}
     most = max((float(str(row["value"])) for row in rows), default=0.0)
     limit = panel.limit if panel.limit is not None and most > panel.limit[1] / 3 else None
     x = {
@@ -186,7 +188,7 @@ def _drawn(
                     "field": "line",
                     "type": "nominal",
                     "title": None,
-                    "scale": colour,
+                    "scale": color,
                     "legend": {"orient": "top"},
                 },
             },
@@ -194,15 +196,15 @@ def _drawn(
         {
             "data": {"values": rows},
             "mark": {"type": "circle", "size": 22, "opacity": 0},
-            "encoding": {"x": x, "y": {"field": "value", "type": "quantitative"}, "description": says()},
+            "encoding": {"x": x, "y": {"field": "value", "type": "quantitative"}, "description": aria_label()},
         },
     ]
     if limit is not None:
         layers.append(
             {
-                "data": {"values": [{"most": limit[1], "says": f"{limit[0]}: {panel.told(limit[1])}"}]},
+                "data": {"values": [{"most": limit[1], "label": f"{limit[0]}: {panel.describe(limit[1])}"}]},
                 "mark": {"type": "rule", "color": "var(--bad)", "strokeDash": [4, 3]},
-                "encoding": {"y": {"field": "most", "type": "quantitative"}, "description": says()},
+                "encoding": {"y": {"field": "most", "type": "quantitative"}, "description": aria_label()},
             }
         )
     return {"width": width - 70, "height": 76, "layer": layers, "resolve": {"scale": {"color": "independent"}}}

@@ -1,10 +1,7 @@
-"""The page: one HTML file that opens offline, in light and dark, on a phone and on paper.
+"""Render the page: one HTML file that opens offline, in light and dark, on a phone and on paper.
 
-In: a Run with its Diagnosis, perhaps a search and the runs diagnosed in it. Out: HTML. Refuses to conclude: every sentence
-and figure stands in the records.
-
-Jinja2 fills the page, and escapes whatever comes from the user's machine; Vega-Lite draws the charts, at the time the page
-is written, so that it carries drawings and no drawing library (see docs/development/architecture.md).
+Jinja2 fills in the page and escapes whatever comes from the user's machine. Vega-Lite draws the charts when the page is
+written, so the page contains SVG and no drawing library (see docs/development/architecture.md).
 """
 
 from __future__ import annotations
@@ -37,48 +34,50 @@ from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.loader import cost_of_a_sample
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.steps import course, where_it_goes
+from hasten.reports.page.steps import step_times, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
-from hasten.reports.tuning import beside, headline, outcome, state_of, taken_out, untried
+from hasten.reports.tuning import VERDICTS, baseline_name, headline, outcome, state_of, taken_out, untried
 from hasten.safe_text import legible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_CARRIED = 900_000  # bytes of a record, packed, that a page carries with it: a page is to stay under 2 MB
-MOST_FOLLOWED = 10  # runs under a plan, in a table
-ROOM = "hasten.reports.page"
-CONTROLS = dict.fromkeys(n for n in range(32) if chr(n) not in "\n\t")  # of a terminal: no text has them
-WHAT = {  # of what both sides were measured by
-    "seconds a step": "a step",
-    "seconds to target": "target reached after",
-    "seconds to target, or to the end": "target reached after; where the script never came so far, all of its run",
+MOST_CARRIED = 900_000  # bytes; a larger compressed record is left out, so that a page stays under 2 MB
+MOST_FOLLOWED = 10  # rows in the table of runs with the plan
+PACKAGE = "hasten.reports.page"
+CONTROLS = dict.fromkeys(
+    n for n in range(32) if chr(n) not in "\n\t"
+)  # terminal control characters, which no text needs
+MEASURES = {  # display names of what was measured on both sides
+    "seconds a step": "step time",
+    "seconds to target": "time to target",
+    "seconds to target, or to the end": "time to target; the whole run where the baseline did not reach it",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What a page is made of."""
+class PageInput:
+    """The records that a page shows."""
 
     run: Run
     diagnosis: Diagnosis
     tuning: Tuning | None = None
-    after: Run | None = None  # the run under most of the plan, where it was diagnosed
-    under: Settings = field(default_factory=dict)  # it had
-    followed: tuple[Followed, ...] = ()  # runs under a plan since, the last first
+    after: Run | None = None  # a diagnosed run with most of the plan
+    under: Settings = field(default_factory=dict)  # the settings of `after`
+    followed: tuple[Followed, ...] = ()  # runs with a plan since then, the last first
 
 
-def page(told: Told) -> str:
-    """The page as text."""
-    run, diagnosis, tuning = told.run, told.diagnosis, told.tuning
+def page(data: PageInput) -> str:
+    """The page as HTML text."""
+    run, diagnosis, tuning = data.run, data.diagnosis, data.tuning
     template = _environment().get_template("page.html.jinja")
     html = template.render(
         title=" ".join(legible(word) for word in run.command) or run.id,
-        verdict=_subtitle(told),
-        searched=headline(tuning) if tuning is not None else "",
-        tiles=_tiles(told),
-        charts={chart.name: chart for chart in _charts(told)},
+        verdict=_subtitle(data),
+        result=headline(tuning) if tuning is not None else "",
+        tiles=_tiles(data),
+        charts={chart.name: chart for chart in _charts(data)},
         findings=[_finding(number, finding, run) for number, finding in enumerate(diagnosis.findings, start=1)],
         what_ifs=[
             (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
@@ -89,28 +88,28 @@ def page(told: Told) -> str:
         skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
-        followed=[_followed(one, tuning) for one in told.followed[:MOST_FOLLOWED]],
-        facts=_facts(told),
+        followed=[_followed(one, tuning) for one in data.followed[:MOST_FOLLOWED]],
+        facts=_facts(data),
         notes=[*run.notes, *(tuning.notes if tuning is not None else ())],
-        record=_record(told),
+        record=_record(data),
         made=time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
         hasten=run.hasten,
-        style=_asset("colours.css") + _asset("style.css"),
+        style=_asset("colors.css") + _asset("style.css"),
         script=_asset("script.js"),
     )
     return html.encode("utf-8", "backslashreplace").decode("utf-8").translate(CONTROLS)
 
 
-def essentials(told: Told) -> str:
-    """The page's first answers as a fragment, for a notebook."""
-    charts = {chart.name: chart for chart in _charts(told) if chart.name in ("step", "timeline")}
+def essentials(data: PageInput) -> str:
+    """The start of the page as an HTML fragment, for a notebook."""
+    charts = {chart.name: chart for chart in _charts(data) if chart.name in ("step", "timeline")}
     findings = [
-        _finding(number, finding, told.run) for number, finding in enumerate(told.diagnosis.findings, start=1)
+        _finding(number, finding, data.run) for number, finding in enumerate(data.diagnosis.findings, start=1)
     ]
     template = _environment().get_template("essentials.html.jinja")
-    colours = _asset("colours.css").replace(":root", ".hasten")
+    colors = _asset("colors.css").replace(":root", ".hasten")
     return template.render(
-        verdict=told.diagnosis.verdict, tiles=_tiles(told), charts=charts, findings=findings, colours=colours
+        verdict=data.diagnosis.verdict, tiles=_tiles(data), charts=charts, findings=findings, colors=colors
     )
 
 
@@ -123,27 +122,27 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """What a template shows of a value: markup of ours as it is, any other text without control characters."""
+    """A value as a template shows it: our own markup unchanged, any other text without control characters."""
     return legible(value, keep="\n\t") if type(value) is str else value
 
 
 def _asset(name: str) -> str:
-    return resources.files(ROOM).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
+    return resources.files(PACKAGE).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
 
 
-def _under(told: Told) -> str:
-    """What the run under the plan is called: one that had a part of it is named by that."""
-    if told.tuning is None or not told.under or told.under == told.tuning.settings:
-        return "after"
-    return f"under {format.settings(told.under)}"
+def _tuned_name(data: PageInput) -> str:
+    """The name of the run with the plan; one with a part of the plan is named by its settings."""
+    if data.tuning is None or not data.under or data.under == data.tuning.settings:
+        return "tuned"
+    return f"with {format.settings(data.under)}"
 
 
-def _charts(told: Told) -> Iterable[Chart]:
-    run, tuning = told.run, told.tuning
+def _charts(data: PageInput) -> Iterable[Chart]:
+    run, tuning = data.run, data.tuning
     found = [
-        where_it_goes(run, told.diagnosis),
-        timeline(run.timeline, told.after.timeline if told.after is not None else None, under=_under(told)),
-        course(run),
+        where_it_goes(run, data.diagnosis),
+        timeline(run.timeline, data.after.timeline if data.after is not None else None, tuned=_tuned_name(data)),
+        step_times(run),
         machine_over_time(run),
         cost_of_a_sample(run),
         *([forest(tuning), losses(tuning)] if tuning is not None else []),
@@ -151,35 +150,35 @@ def _charts(told: Told) -> Iterable[Chart]:
     return [chart for chart in found if chart is not None]
 
 
-def _subtitle(told: Told) -> str:
-    """What was done, under a search that found a plan; what is wrong, otherwise."""
-    tuning = told.tuning
+def _subtitle(data: PageInput) -> str:
+    """What was applied, if there is a plan; otherwise the verdict."""
+    tuning = data.tuning
     if tuning is None or not tuning.settings:
-        return told.diagnosis.verdict
+        return data.diagnosis.verdict
     return f"Applied: {format.settings(tuning.settings)}."
 
 
-def _tiles(told: Told) -> list[tuple[str, str, str]]:
-    """What it is, its figure, and what goes with it."""
-    breakdown, ceiling = told.diagnosis.breakdown, told.diagnosis.ceiling
-    proof = told.tuning.proof if told.tuning is not None else None
+def _tiles(data: PageInput) -> list[tuple[str, str, str]]:
+    """Tiles of name, figure and note."""
+    breakdown, ceiling = data.diagnosis.breakdown, data.diagnosis.ceiling
+    proof = data.tuning.proof if data.tuning is not None else None
     tiles: list[tuple[str, str, str]] = []
-    if proof is None or proof.baseline_rate is None:  # else the proof's own figures, both sides measured in turns
+    if proof is None or proof.baseline_rate is None:  # else the quality check's figures, measured alternately
         step = format.seconds(breakdown.step_seconds)
         spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
         if breakdown.spread is not None and spread:
             step = format.middle(breakdown.spread)
         rate = format.rate(breakdown.samples_per_second)
-        tiles.append(("step time", step, f"{spread} at 95%" if spread else ""))
+        tiles.append(("step time", step, f"95% CI {spread}" if spread else ""))
         tiles.append(("throughput", rate, format.count(breakdown.num_steps, noun="step")))
     if ceiling.free_batches is not None:
         gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""
-        tiles.append(("with batches for free", format.seconds(ceiling.free_batches), gain))
+        tiles.append(("with instant data loading", format.seconds(ceiling.free_batches), gain))
     if proof is not None and proof.baseline_rate is not None and proof.plan_rate is not None:
-        tiles.append(("before", format.rate(proof.baseline_rate), "the script as it is"))
-        tiles.append(("after", format.rate(proof.plan_rate), format.ratio_interval(proof.speedup)))
+        tiles.append(("baseline", format.rate(proof.baseline_rate), "the unmodified script"))
+        tiles.append(("tuned", format.rate(proof.plan_rate), format.speedup(proof.speedup)))
     if proof is not None and proof.sooner is not None:
-        tiles.append(("its target reached", f"{format.ratio_interval(proof.sooner)}", "times as soon, in whole runs"))
+        tiles.append(("target reached sooner", format.ratio_interval(proof.sooner), "in whole runs"))
     return tiles
 
 
@@ -189,7 +188,9 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "kind": finding.kind,
         "title": finding.title,
         "recoverable": format.seconds(finding.recoverable),
-        "known": f"confirmed by {finding.confirmed_by}" if finding.confirmed_by else "estimated from this run alone",
+        "evidence": f"confirmed by {finding.confirmed_by}"
+        if finding.confirmed_by
+        else "estimated from this run only",
         "interval": format.bounds(finding.interval) if finding.interval is not None else "",
         "because": finding.because,
         "where": legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
@@ -215,17 +216,17 @@ def _trial(trial: Trial, tuning: Tuning) -> dict[str, str]:
         "speedup": format.ratio_interval(trial.speedup, unknown=""),
         "verdict": outcome(trial, tuning),
         "pairs": str(len(trial.baseline_seconds) or ""),
-        "promised": format.seconds(trial.predicted, unknown=""),
+        "expected": format.seconds(trial.predicted, unknown=""),
         "took": format.seconds(trial.seconds, rough=True),
         "note": trial.note,
     }
 
 
 def _heats(tuning: Tuning | None) -> list[tuple[str, str, str]]:
-    """A recipe, when it reached the target, and its metric at the end."""
+    """Rows of recipe, time to target and final metric."""
     found: list[tuple[str, str, str]] = []
     for heat in tuning.heats if tuning is not None else ():
-        name = format.settings(heat.settings, none="as it is")
+        name = format.settings(heat.settings, none="baseline")
         reached = format.seconds(heat.reached, unknown="never")
         found.append(
             (name, reached if not heat.note else heat.note, "" if heat.metric is None else f"{heat.metric:g}")
@@ -235,21 +236,22 @@ def _heats(tuning: Tuning | None) -> list[tuple[str, str, str]]:
 
 def _proof(proof: Proof) -> dict[str, object]:
     return {
-        "verdict": proof.verdict,
+        "verdict": VERDICTS[proof.verdict],
+        "style": proof.verdict.replace(" ", "-"),
         "guarantee": proof.guarantee,
-        "speedup": format.ratio_interval(proof.speedup),
+        "speedup": format.speedup(proof.speedup),
         "measured": [_both(sides) for sides in proof.measured],
         "checks": [(check.what, state_of(check, proof), check.text) for check in proof.checks],
-        "taken_out": list(taken_out(proof).items()),
+        "dropped": list(taken_out(proof).items()),
     }
 
 
 def _both(sides: BothSides) -> tuple[str, ...]:
-    """What, how often, then mean and standard deviation of each side, and their difference with its interval."""
+    """A row: measure, number of pairs, mean and standard deviation of each side, difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
-    what = WHAT.get(sides.what, sides.what)
+    what = MEASURES.get(sides.what, sides.what)
     if sides.beside:
-        what = f"{what}, beside {beside(sides.beside)}"
+        what = f"{what}, compared with {baseline_name(sides.beside)}"
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)
@@ -265,7 +267,7 @@ def _both(sides: BothSides) -> tuple[str, ...]:
 
 
 def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
-    """When it ended, its steps, its rate, that rate over the script's by itself, and what was set otherwise."""
+    """A row: end, steps, rate, rate relative to the baseline, settings that differ from the plan."""
     plan = tuning.settings if tuning is not None else {}
     names = [name for name in {**plan, **one.settings} if plan.get(name) != one.settings.get(name)]
     ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.ended))
@@ -274,23 +276,25 @@ def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
     return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
 
 
-def _facts(told: Told) -> list[tuple[str, str]]:
-    """The machine and what was measured."""
-    run = told.run
+def _facts(data: PageInput) -> list[tuple[str, str]]:
+    """Rows about the machine and the measurement."""
+    run = data.run
     facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(legible, run.command)))]
     facts += [("Folder", legible(run.directory)), ("Steps", format.count(len(run.steps)))]
     if run.sandbox is not None:
         facts.append(("Sandbox", SANDBOXES[run.sandbox]))
     if run.overhead is not None:
         taken = run.overhead.marks_per_step * run.overhead.seconds_per_mark
-        facts.append(("Measuring cost", f"{format.seconds(taken)} a marked step, by the count"))
-    return facts + [("Cache", line) for line in cache_lines(told.after or run, told.diagnosis)]
+        facts.append(
+            ("Overhead", f"{format.seconds(taken)} per instrumented step, estimated from the number of marks")
+        )
+    return facts + [("Cache", line) for line in cache_lines(data.after or run, data.diagnosis)]
 
 
-def _record(told: Told) -> dict[str, str]:
-    """The record to download, packed; or nothing, where it is too large for a page."""
-    values: dict[str, object] = {"run": told.run, "diagnosis": told.diagnosis, "tuning": told.tuning}
+def _record(data: PageInput) -> dict[str, str]:
+    """The compressed record, for download; empty where it is too large for a page."""
+    values: dict[str, object] = {"run": data.run, "diagnosis": data.diagnosis, "tuning": data.tuning}
     packed = gzip.compress(encode(values), compresslevel=6, mtime=0)
     if len(packed) > MOST_CARRIED:
         return {"name": "", "data": ""}
-    return {"name": f"hasten-{told.run.id}.json.gz", "data": base64.b64encode(packed).decode("ascii")}
+    return {"name": f"hasten-{data.run.id}.json.gz", "data": base64.b64encode(packed).decode("ascii")}

@@ -1,7 +1,4 @@
-"""Charts of a search: each trial's speedup with its interval, and the losses of both sides.
-
-In: a Tuning. Out: charts. Refuses to conclude.
-"""
+"""Draw the trials of a tuning run with their intervals, and the losses of both sides."""
 
 from __future__ import annotations
 
@@ -9,18 +6,18 @@ import math
 
 from hasten import format
 from hasten.records import Trial, Tuning
-from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
-from hasten.reports.tuning import beside, outcome
+from hasten.reports.page.chart import NARROW, Chart, Spec, aria_label, draw, short
+from hasten.reports.tuning import VERDICTS, baseline_name, outcome
 
-WIDEST = 20.0  # times: an interval beyond is drawn to here
+WIDEST = 20.0  # intervals are drawn up to this ratio
 
 
 def forest(tuning: Tuning) -> Chart | None:
-    """A row a trial: the ratio of both sides' step times, and its 95% interval; beneath them the whole plan."""
+    """A row for each trial, and one for the whole plan: speedup with its 95% interval. None without any."""
     rows = [_row(f"{n + 1}. {_name(trial)}", trial, tuning) for n, trial in enumerate(tuning.trials) if _drawn(trial)]
     proof = tuning.proof
     if proof is not None and proof.speedup is not None and math.isfinite(proof.speedup.value):
-        told = f"the whole plan: {format.ratio_interval(proof.speedup)}, {proof.verdict}"
+        text = f"the whole plan: {format.ratio_interval(proof.speedup)}, quality check {VERDICTS[proof.verdict]}"
         low, high = _within(proof.speedup.low), _within(proof.speedup.high)
         value = _within(proof.speedup.value)
         rows.append(
@@ -30,14 +27,14 @@ def forest(tuning: Tuning) -> Chart | None:
                 "low": low,
                 "high": high,
                 "state": "the whole plan",
-                "says": told,
+                "label": text,
             }
         )
     if not rows:
         return None
     order = [row["row"] for row in rows]
     states = [state for state in ("kept", "dropped", "the whole plan") if any(r["state"] == state for r in rows)]
-    colour = {"kept": "var(--good)", "dropped": "var(--rest)", "the whole plan": "var(--ink)"}
+    shades = {"kept": "var(--good)", "dropped": "var(--rest)", "the whole plan": "var(--ink)"}
     least = min(0.8, *(float(str(row["low"])) for row in rows))
     most = max(1.25, *(float(str(row["high"])) for row in rows))
 
@@ -59,7 +56,7 @@ def forest(tuning: Tuning) -> Chart | None:
             "field": "state",
             "type": "nominal",
             "title": None,
-            "scale": {"domain": states, "range": [colour[state] for state in states]},
+            "scale": {"domain": states, "range": [shades[state] for state in states]},
             "legend": {"orient": "bottom", "columns": 1 if width == NARROW else 3},
         }
         return {
@@ -79,19 +76,19 @@ def forest(tuning: Tuning) -> Chart | None:
                         "x2": {"field": "high"},
                         "y": y,
                         "color": color,
-                        "description": says(),
+                        "description": aria_label(),
                     },
                 },
                 {
                     "mark": {"type": "circle", "size": 70, "opacity": 1},
-                    "encoding": {"x": {"field": "value", **x}, "y": y, "color": color, "description": says()},
+                    "encoding": {"x": {"field": "value", **x}, "y": y, "color": color, "description": aria_label()},
                 },
             ],
         }
 
     caption = (
-        "Each fix against the settings it was tried on, both sides in fresh processes, in turn. Right of the dotted line is "
-        "faster; a fix is kept when its whole interval lies there."
+        "Each fix compared with the settings it was added to, in fresh processes that alternate. Right of the dotted line is "
+        "faster; a fix is kept if its whole 95% interval is there."
     )
     return draw("trials", "What was tried", caption, spec)
 
@@ -114,7 +111,7 @@ def _row(name: str, trial: Trial, tuning: Tuning) -> dict[str, object]:
         "low": _within(trial.speedup.low),
         "high": _within(trial.speedup.high),
         "state": "kept" if kept else "dropped",
-        "says": f"{name}: {format.ratio_interval(trial.speedup)}, {outcome(trial, tuning)}, {pairs}",
+        "label": f"{name}: {format.ratio_interval(trial.speedup)}, {outcome(trial, tuning)}, {pairs}",
     }
 
 
@@ -123,15 +120,15 @@ def _within(ratio: float) -> float:
 
 
 def losses(tuning: Tuning) -> Chart | None:
-    """The loss of each step, by the script and under the plan, from one seed."""
+    """The loss of each step of baseline and tuned, for one seed; None without losses."""
     proof = tuning.proof
     if proof is None:
         return None
-    sides = ((beside(proof.beside), proof.baseline_losses), ("under the plan", proof.plan_losses))
+    sides = ((baseline_name(proof.beside), proof.baseline_losses), ("tuned", proof.plan_losses))
     rows = [
-        {"side": side, "step": step + 1, "loss": loss, "says": f"{side}, step {step + 1}: loss {loss:.4g}"}
-        for side, seen in sides
-        for step, loss in enumerate(seen)
+        {"side": side, "step": step + 1, "loss": loss, "label": f"{side}, step {step + 1}: loss {loss:.4g}"}
+        for side, values in sides
+        for step, loss in enumerate(values)
         if loss is not None and math.isfinite(loss)
     ]
     if not rows:
@@ -144,7 +141,7 @@ def losses(tuning: Tuning) -> Chart | None:
             "data": {"values": rows},
             "layer": [
                 {"mark": {"type": "line", "strokeWidth": 1.5, "aria": False}},
-                {"mark": {"type": "circle", "size": 16, "opacity": 1}, "encoding": {"description": says()}},
+                {"mark": {"type": "circle", "size": 16, "opacity": 1}, "encoding": {"description": aria_label()}},
             ],
             "encoding": {
                 "x": {"field": "step", "type": "quantitative", "title": "step"},
@@ -162,4 +159,4 @@ def losses(tuning: Tuning) -> Chart | None:
             },
         }
 
-    return draw("losses", "Losses of both sides", "The first steps of training, from one seed on both sides.", spec)
+    return draw("losses", "Training loss", "The first steps of baseline and tuned, with the same seed.", spec)

@@ -1,7 +1,7 @@
-"""Text of a drawing takes the room that it was laid out for, whatever font the reader has.
+"""Give each text of a drawing a fixed width, so that its layout does not depend on the reader's fonts.
 
-Charts are laid out with the widths of Helvetica, which Arial and Liberation Sans share. Where none of them is installed a
-browser takes a wider font, and labels are cut off at the drawing's edge; `textLength` has it squeeze them instead.
+Charts are laid out with the character widths of Helvetica, which Arial and Liberation Sans share. Where none of them is
+installed, a browser uses a wider font and would clip labels at the edge; `textLength` makes it squeeze them instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 
-# Thousandths of the font's size, of the characters from space to tilde (Adobe, Core 14 AFM files, Helvetica).
+# In thousandths of the font size, for the characters from space to tilde (Adobe, Core 14 AFM files, Helvetica).
 _HELVETICA = (
     278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278,
     556, 556, 556, 556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556,
@@ -18,7 +18,7 @@ _HELVETICA = (
     333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556,
     556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
 )  # fmt: skip
-_OTHERS = 556  # what is not ASCII: letters with accents, the micro sign
+_OTHERS = 556  # for characters outside ASCII: accented letters, the micro sign
 _TEXT = re.compile(r"<text ([^>]*?font-size=\"([\d.]+)px\"[^>]*)>([^<]+)</text>")
 
 
@@ -28,11 +28,11 @@ def width_of(text: str, *, size: float) -> float:
 
 
 def with_widths(svg: str) -> str:
-    """The drawing with the width of each of its texts."""
+    """Add `textLength` to every text of an SVG."""
 
-    def told(found: re.Match[str]) -> str:
+    def with_length(found: re.Match[str]) -> str:
         attributes, size, text = found.groups()
         width = width_of(html.unescape(text), size=float(size))
         return f'<text {attributes} textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">{text}</text>'
 
-    return _TEXT.sub(told, svg)
+    return _TEXT.sub(with_length, svg)

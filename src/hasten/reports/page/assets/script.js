@@ -1,4 +1,4 @@
-// Every mark of a chart carries its sentence as aria-label: shown on hover, and reached by arrow keys.
+// Every mark of a chart has a text in its aria-label: shown on hover and by the arrow keys.
 "use strict";
 const tip = document.getElementById("tip");
 let lit = null;
