@@ -2,7 +2,9 @@
 
 import builtins
 import gc
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +15,27 @@ from hasten.measurement.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
 
+import served  # noqa: E402
+
+SERVANT = served.Servant()
+
 
 def pytest_configure():
+    if sys.platform == "linux":
+        SERVANT.install()
     # A shell's background jobs ignore interrupts, and so would every process that a test starts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure():
+    SERVANT.remove()
+    SERVANT.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    SERVANT.is_on = item.get_closest_marker("contract") is None
 
 
 def pytest_collection_modifyitems(items):
@@ -80,6 +98,28 @@ def workspace():
     """A scratch folder in which launches lie; what they write elsewhere is gone when they end."""
     with Workspace() as made:
         yield made
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capfd):
+    """`hasten WORDS` in this process and the test's folder, for what starts no script."""
+
+    def started(*_):
+        raise AssertionError("this process would have become the script")
+
+    def answer(*words):
+        from hasten.cli import main
+
+        try:
+            code = main(words)
+        except SystemExit as end:  # argparse
+            code = end.code
+        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(os, "execvpe", started)
+    return answer
 
 
 @pytest.fixture(autouse=True)

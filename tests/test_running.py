@@ -119,9 +119,9 @@ def test_a_fix_that_cannot_be_put_on_is_said(tmp_path):
         (["--set", "bf16=true"], "no script given"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(tmp_path, words, message):
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, message):
     script_in(tmp_path)
-    answer = run("run", *words, cwd=tmp_path)
+    answer = ask("run", *words)
     assert answer.returncode == 2
     assert message in said(answer)
     assert left_in(tmp_path) == ["train.py"]

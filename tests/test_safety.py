@@ -163,10 +163,10 @@ def test_a_plan_with_control_characters_is_told_legibly(tmp_path):
     assert "OWNED" in answer.stderr and "\x1b" not in answer.stderr and "\x07" not in answer.stderr
 
 
-def test_a_key_with_control_characters_is_told_legibly(tmp_path):
+def test_a_key_with_control_characters_is_told_legibly(ask, tmp_path):
     write(tmp_path / "train.py", "print('trained')")
     (tmp_path / "hasten.toml").write_text('[fixes]\n"\\u001b[31mred" = true\n')
-    answer = run("run", "train.py", cwd=tmp_path)
+    answer = ask("run", "train.py")
     assert answer.returncode == 2 and "\x1b" not in answer.stderr and "red" in said(answer)
 
 

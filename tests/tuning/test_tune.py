@@ -56,9 +56,9 @@ if __name__ == "__main__":
         (["--metric", "F1: (", "train.py"], "no regular expression"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(tmp_path, words, message):
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, message):
     write(tmp_path / "train.py", "raise SystemExit('it was started')")
-    answer = run("tune", *words, cwd=tmp_path)
+    answer = ask("tune", *words)
     assert answer.returncode == 2
     assert message in answer.stderr
     assert "it was started" not in answer.stderr
