@@ -36,6 +36,7 @@ def pytest_unconfigure():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     SERVANT.is_on = item.get_closest_marker("contract") is None
+    SERVANT.is_allowed = item.get_closest_marker("slow") is not None
 
 
 def pytest_collection_modifyitems(items):

@@ -20,14 +20,16 @@ HERE = Path(__file__).parent
 PADDING = 100_000  # bytes; a program's words and variables are written over these
 # Read by the dynamic linker, allocators, OpenMP or Python itself before a program's first line.
 EARLY = ("LD_", "MALLOC_", "GLIBC_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_")
-EARLY_PYTHON = ("PYTHONHASHSEED", "PYTHONHOME", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONIOENCODING")
+EARLY_PYTHON = (
+    "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8",
+)  # fmt: skip
 FREE = ("OMP_NUM_THREADS", *(("LD_LIBRARY_PATH",) if os.environ.get("LD_LIBRARY_PATH") else ()))
 
 Real = subprocess.Popen
 LIBC = ctypes.CDLL(None)
 
 
-def is_served(words, environment):
+def is_served(words, environment, folder):
     """Whether a fork of a Python that has imported torch does for these words what a new Python would."""
     if not isinstance(words, (list, tuple)) or len(words) < 2 or words[0] != sys.executable:
         return False
@@ -37,10 +39,14 @@ def is_served(words, environment):
         return False
     kind, *rest = map(os.fspath, words[1:])
     if kind == "-I":  # the program that enters hasten's sandbox
-        return len(rest) > 3 and rest[1].endswith("enter.py") and is_served(rest[3:], environment)
+        return len(rest) > 3 and rest[1].endswith("enter.py") and is_served(rest[3:], environment, folder)
     if kind in ("-m", "-c"):
         what = rest[0] if rest else ""
-        return "import torch" in what if kind == "-c" else what == "hasten" or Path(what.partition(".")[0]).is_dir()
+        return (
+            "import torch" in what
+            if kind == "-c"
+            else what == "hasten" or Path(folder, what.partition(".")[0]).is_dir()
+        )
     return kind.endswith(".py") and not kind.startswith("-")
 
 
@@ -50,7 +56,8 @@ class Servant:
     def __init__(self, channel=None):
         self._channel, self._process = channel, None
         self._lock = threading.Lock()
-        self.is_on = True
+        self.is_on = True  # off: every program is started as ever
+        self.is_allowed = True  # off: to start one is an error
 
     def start(self):
         """Start the process, if it is not running."""
@@ -100,16 +107,19 @@ class Servant:
                 names = [*inspect.signature(Real._execute_child).parameters][1:]
                 told = dict(zip(names, given))
                 environment = dict(os.environ) if told["env"] is None else told["env"]
+                folder = told["cwd"] or os.getcwd()
                 unusual = ("preexec_fn", "pass_fds", "executable", "shell", "gid", "gids", "uid", "startupinfo")
                 if (
-                    not servant.is_on
-                    or any(told[name] for name in unusual if told[name] is not None)
+                    any(told[name] for name in unusual if told[name] is not None)
                     or told["umask"] >= 0
                     or told.get("process_group", -1) >= 0
-                    or not is_served(told["args"], environment)
+                    or not is_served(told["args"], environment, folder)
+                    or (servant.is_allowed and not servant.is_on)
                 ):
                     super()._execute_child(*given)
                     return
+                if not servant.is_allowed:
+                    raise RuntimeError(f"{told['args']} is started, and the test has no marker for that: slow")
                 names = ("p2cread", "c2pwrite", "errwrite")
                 streams = [n if told[name] == -1 else told[name] for n, name in enumerate(names)]
                 ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -117,7 +127,7 @@ class Servant:
                     self.pid = servant.fork(
                         words=told["args"],
                         environment=environment,
-                        folder=told["cwd"] or os.getcwd(),
+                        folder=folder,
                         streams=streams,
                         new_session=told["start_new_session"],
                     )

@@ -26,27 +26,42 @@ import types
 LARGEST = 1 << 20  # bytes of a request
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 AGENT = ("facts", "hooks", "libraries", "quality", "readouts", "saving", "session", "workers")
+IMPORTED = (  # one after another; torch imports the second itself, with the first optimizer
+    ["torch"],
+    ["torch._dynamo"],
+    [*(f"hasten.measurement.inside.{name}" for name in AGENT), "hasten.fixes.inside.start"],
+)
 EXIT = os._exit  # hasten replaces it
+ERRORS = sys.stdout.errors  # of this machine's locale
+
+
+class Group:
+    """Modules that come into sight together: those of one package, and with torch's all that it has imported."""
+
+    def __init__(self):
+        self.modules, self.along = {}, []
+
+    def revive(self):
+        """Put them where Python looks for what is imported."""
+        modules, self.modules = self.modules, {}
+        for name, module in modules.items():
+            sys.modules.setdefault(name, module)
+        for group in self.along:
+            group.revive()
 
 
 class Reviving:
-    """A loader that puts an imported package, with all that it imported, back where Python looks for it."""
+    """A loader for what is imported, and was hidden."""
 
-    def __init__(self, module, packages):
-        self._module, self._packages = module, packages
+    def __init__(self, module, group):
+        self._module, self._group = module, group
 
     def create_module(self, _spec):
         return self._module
 
     def exec_module(self, module):
-        name = module.__name__
-        for package in list(self._packages) if name == "torch" else [name]:
-            modules = self._packages.pop(package, {})
-            for inner, imported in modules.items():
-                sys.modules.setdefault(inner, imported)
-            if package == "numpy":
-                sys.modules["numpy"].random.seed()  # else all programs would draw the same numbers
-        if name == "torch":
+        self._group.revive()
+        if module.__name__ == "torch":
             _count_threads(module)
             if module._is_device_backend_autoload_enabled():
                 module._import_device_backends()
@@ -56,21 +71,31 @@ class Reviving:
 
 
 class Hidden:
-    """Finds the packages that are imported and not yet to be seen."""
+    """Finds modules that are imported and not yet to be seen."""
 
-    def __init__(self, packages):
-        self.packages = packages
+    def __init__(self, stages):
+        """`stages`: what each of several imports has brought, by package."""
+        self._groups = []
+        for packages in stages:
+            groups = {}
+            for package, modules in packages.items():
+                groups[package] = Group()
+                groups[package].modules = dict(modules)
+            if "torch" in groups:
+                groups["torch"].along = [group for package, group in groups.items() if package != "torch"]
+            self._groups += groups.values()
 
     def find_spec(self, name, _path, _target=None):
-        modules = self.packages.get(name)
-        if modules is None:
-            return None
-        module = modules[name]
-        loader = Reviving(module, self.packages)
-        spec = importlib.machinery.ModuleSpec(name, loader, origin=module.__spec__.origin, is_package=True)
-        spec.submodule_search_locations = module.__spec__.submodule_search_locations
-        spec.has_location = module.__spec__.has_location
-        return spec
+        for group in self._groups:
+            if module := group.modules.get(name):
+                told = module.__spec__
+                is_package = told.submodule_search_locations is not None
+                loader = Reviving(module, group)
+                spec = importlib.machinery.ModuleSpec(name, loader, origin=told.origin, is_package=is_package)
+                spec.submodule_search_locations = told.submodule_search_locations
+                spec.has_location = told.has_location
+                return spec
+        return None
 
 
 def _count_threads(torch):
@@ -84,21 +109,23 @@ class Warm:
     """What has been imported, and is hidden from a program until it imports it."""
 
     def __init__(self, source):
-        self.path, at_start = list(sys.path[1:]), {*sys.modules}
-        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        import torch  # noqa: F401
-
-        sys.path.append(source)
-        for name in AGENT:
-            __import__(f"hasten.measurement.inside.{name}")
-        __import__("hasten.fixes.inside.start")
+        self.path, seen = list(sys.path[1:]), {*sys.modules}
         standard = {*sys.stdlib_module_names, "__main__"}
-        self.packages = {}
-        for name in {*sys.modules} - at_start:
-            package = name.partition(".")[0]
-            if package not in standard and package in sys.modules:
-                self.packages.setdefault(package, {})[name] = sys.modules[name]
-        self.modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] not in self.packages}
+        self.stages = []
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        sys.path.append(source)
+        for names in IMPORTED:
+            packages = {}
+            for name in names:
+                __import__(name)
+            for name in {*sys.modules} - seen:
+                if name.partition(".")[0] not in standard:
+                    packages.setdefault(name.partition(".")[0], {})[name] = sys.modules[name]
+            self.stages.append(packages)
+            seen = {*sys.modules}
+        self.hidden = {name for packages in self.stages for modules in packages.values() for name in modules}
+        self.modules = {name: module for name, module in sys.modules.items() if name not in self.hidden}
+        self.random = sys.modules["numpy.random"]
         self.meta_path, self.hook = list(sys.meta_path), sys.excepthook
         gc.collect()
         gc.freeze()  # what all programs share is not looked at, and so not copied, in each of them
@@ -106,14 +133,12 @@ class Warm:
     def put_away(self):
         """As if nothing of it were imported."""
         for name in [name for name in sys.modules if name not in self.modules]:
-            package = name.partition(".")[0]
-            if package != "hasten" and package not in self.packages and package in sys.modules:
-                continue  # what a program has imported before it becomes another one: an extension is not loaded twice
-            del sys.modules[name]
+            if name in self.hidden or name.partition(".")[0] == "hasten":
+                del sys.modules[name]  # others stay where a program becomes another: extensions are not loaded twice
         sys.modules.update(self.modules)
-        packages = {package: dict(modules) for package, modules in self.packages.items()}
-        sys.meta_path[:] = [Hidden(packages), *self.meta_path]
+        sys.meta_path[:] = [Hidden(self.stages), *self.meta_path]
         sys.excepthook = self.hook
+        self.random.seed()  # else all programs would draw the same numbers
 
 
 def serve(channel):
@@ -186,9 +211,9 @@ def _streams():
         stream = io.TextIOWrapper(
             raw,
             encoding="utf-8",
-            errors="backslashreplace" if number == 2 else "strict",
+            errors="backslashreplace" if number == 2 else ERRORS,
             newline=None if number == 0 else "\n",
-            line_buffering=number == 2 or (number == 1 and raw.isatty()),
+            line_buffering=not unbuffered and (number == 2 or raw.isatty()),
             write_through=unbuffered and number > 0,
         )
         stream.mode = mode
@@ -332,7 +357,7 @@ def _launches(warm, channel, pid):
             os.waitpid(pid, 0)
 
     def executed(file, words, environment):
-        if not served.is_served(words, environment):
+        if not served.is_served(words, environment, os.getcwd()):
             execvpe(file, words, environment)
         end()
         servant.remove()
