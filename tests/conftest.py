@@ -15,7 +15,7 @@ from hasten.measurement.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
 
-import served  # noqa: E402
+import served
 
 SERVANT = served.Servant()
 

@@ -33,7 +33,7 @@ def is_served(words, environment, folder):
     """Whether a fork of a Python that has imported torch does for these words what a new Python would."""
     if not isinstance(words, (list, tuple)) or len(words) < 2 or words[0] != sys.executable:
         return False
-    if any(name.startswith(EARLY) and name not in FREE or name in EARLY_PYTHON for name in environment):
+    if any((name.startswith(EARLY) and name not in FREE) or name in EARLY_PYTHON for name in environment):
         return False
     if not environment.get("OMP_NUM_THREADS", "1").isdigit():
         return False

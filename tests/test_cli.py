@@ -89,11 +89,13 @@ def test_measuring_and_reporting_import_no_torch_in_the_parent(tmp_path):
     assert modules_after(code, tmp_path) == "[]"
 
 
+@pytest.mark.slow
 def test_check_imports_no_torch_in_this_process(tmp_path):
     code = "from hasten.cli import main; assert main(['check', '--json']) == 0"
     assert modules_after(code, tmp_path) == "[]"
 
 
+@pytest.mark.slow
 def test_check_prints_one_json_value(tmp_path):
     answer = run("check", "--json", cwd=tmp_path)
     assert answer.returncode == 0

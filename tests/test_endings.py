@@ -111,6 +111,7 @@ def test_a_checkpoint_that_the_script_copies_at_once_is_there_to_be_copied(tmp_p
     assert answer.returncode == 0
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_module_is_run_as_python_does(tmp_path):
     (tmp_path / "pkg").mkdir()
@@ -121,6 +122,7 @@ def test_a_module_is_run_as_python_does(tmp_path):
     assert json.loads(only_run(tmp_path).read_bytes())["command"] == ["-m", "pkg.train", "--lr", "0.1", "--json"]
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_whole_command_is_run_as_typed(tmp_path):
     write(tmp_path / "train.py", train())
@@ -128,6 +130,7 @@ def test_a_whole_command_is_run_as_typed(tmp_path):
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_shell_script_ends_where_its_training_is_cut_off(tmp_path):
     write(tmp_path / "train.py", train())

@@ -51,6 +51,7 @@ def test_the_tests_for_a_gpu_pass_on_a_simulated_one_and_run_nearly_every_line(t
     assert min(shares.values()) >= 95, shares
 
 
+@pytest.mark.slow
 def test_a_simulated_function_takes_only_what_torchs_own_takes():
     code = "import torch\ntry:\n    torch.cuda.mem_get_info(0, unknown=1)\nexcept TypeError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], env=simulated(), capture_output=True, text=True, timeout=60)

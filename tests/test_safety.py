@@ -116,6 +116,7 @@ def test_an_edit_of_a_record_is_applied_to_a_script_below_the_working_directory_
 # ------------------------------------------------------------------------------------------------- code that is run
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [["run", "--set", "set_to_none=true"], ["diagnose", "--quick", "--seconds", "1"]])
 def test_a_file_that_lies_in_the_working_directory_is_not_executed(tmp_path, verb):
@@ -153,6 +154,7 @@ def test_nothing_controls_the_terminal(capsys, tmp_path):
     assert "\x1b" not in said_ and "\x07" not in said_ and "OWNED" in said_
 
 
+@pytest.mark.slow
 def test_a_plan_with_control_characters_is_told_legibly(tmp_path):
     write(tmp_path / "train.py", "print('trained')")
     (tmp_path / "hasten.toml").write_text(

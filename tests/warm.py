@@ -206,7 +206,7 @@ def _streams():
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         mode = "r" if number == 0 else "w"
-        raw = open(number, f"{mode}b", buffering=0 if unbuffered and number else -1, closefd=False)
+        raw = open(number, f"{mode}b", buffering=0 if unbuffered and number else -1, closefd=False)  # noqa: SIM115
         getattr(raw, "raw", raw).name = f"<{name}>"
         stream = io.TextIOWrapper(
             raw,

@@ -20,6 +20,7 @@ def run(script):
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_workers_that_somebody_else_waits_for_do_no_harm(tmp_path):
     script = write(
         tmp_path,
@@ -36,6 +37,7 @@ def test_workers_that_somebody_else_waits_for_do_no_harm(tmp_path):
     assert (done.stdout, done.returncode) == ("5\n5\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_training_process_has_its_own_batches(tmp_path):
     script = write(
         tmp_path,
@@ -58,6 +60,7 @@ def test_a_fork_of_the_training_process_has_its_own_batches(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_parents_death_ends_the_workers(tmp_path):
     script = write(
         tmp_path,
@@ -79,6 +82,7 @@ def test_the_parents_death_ends_the_workers(tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pass", "del it", "sys.exit(3)", "raise KeyError('mine')"])
 def test_a_process_may_end_at_any_time_without_a_word_of_ours(tmp_path, ending):
     script = write(
@@ -98,6 +102,7 @@ def test_a_process_may_end_at_any_time_without_a_word_of_ours(tmp_path, ending):
     assert "hasten" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_the_loops_and_ends_the_workers(tmp_path):
     script = write(
         tmp_path,
@@ -119,6 +124,7 @@ def test_ctrl_c_is_the_loops_and_ends_the_workers(tmp_path):
     assert said.count("Traceback") == 1 and "KeyboardInterrupt" in said
 
 
+@pytest.mark.slow
 def test_a_forked_child_starts_workers_of_its_own(tmp_path):
     script = write(
         tmp_path,

@@ -65,6 +65,7 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, m
     assert left_in(tmp_path) == ["train.py"]
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_by_itself_keeps_its_exit_code(tmp_path):
     script = write(tmp_path / "train.py", "import torch\nraise ValueError('the data is bad')")
     answer = run("tune", script, cwd=tmp_path)
