@@ -40,6 +40,10 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        # What a file has started once for many tests is not started again by another process of pytest-xdist.
+        if item.get_closest_marker("slow") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

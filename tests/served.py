@@ -40,13 +40,10 @@ def is_served(words, environment, folder):
     kind, *rest = map(os.fspath, words[1:])
     if kind == "-I":  # the program that enters hasten's sandbox
         return len(rest) > 3 and rest[1].endswith("enter.py") and is_served(rest[3:], environment, folder)
-    if kind in ("-m", "-c"):
-        what = rest[0] if rest else ""
-        return (
-            "import torch" in what
-            if kind == "-c"
-            else what == "hasten" or Path(folder, what.partition(".")[0]).is_dir()
-        )
+    if kind == "-c":
+        return "import torch" in rest[0] or "from hasten" in rest[0]  # what needs neither starts as soon by itself
+    if kind == "-m":
+        return rest[0] == "hasten" or Path(folder, rest[0].partition(".")[0]).is_dir()
     return kind.endswith(".py") and not kind.startswith("-")
 
 
@@ -110,11 +107,11 @@ class Servant:
                 folder = told["cwd"] or os.getcwd()
                 unusual = ("preexec_fn", "pass_fds", "executable", "shell", "gid", "gids", "uid", "startupinfo")
                 if (
-                    any(told[name] for name in unusual if told[name] is not None)
+                    not servant.is_on
+                    or any(told[name] for name in unusual if told[name] is not None)
                     or told["umask"] >= 0
                     or told.get("process_group", -1) >= 0
                     or not is_served(told["args"], environment, folder)
-                    or (servant.is_allowed and not servant.is_on)
                 ):
                     super()._execute_child(*given)
                     return

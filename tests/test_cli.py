@@ -80,15 +80,18 @@ def modules_after(code, cwd):
     return answer.stderr.splitlines()[-1]
 
 
+@pytest.mark.contract
 def test_the_command_line_imports_no_torch(tmp_path):
     assert modules_after("import hasten, hasten.cli, hasten.__main__", tmp_path) == "[]"
 
 
+@pytest.mark.contract
 def test_measuring_and_reporting_import_no_torch_in_the_parent(tmp_path):
     code = "import hasten.measurement.measure, hasten.diagnosis.diagnose, hasten.reports.text"
     assert modules_after(code, tmp_path) == "[]"
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_check_imports_no_torch_in_this_process(tmp_path):
     code = "from hasten.cli import main; assert main(['check', '--json']) == 0"
@@ -155,6 +158,7 @@ def test_a_checkpoint_is_a_phase_though_it_is_not_written(measured):
     assert json.loads(answer.stdout)["diagnosis"]["breakdown"]["phases"]["checkpoint"] > 0
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_saved_run_is_told_again_without_torch(measured):
     folder, _ = measured
