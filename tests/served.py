@@ -7,6 +7,7 @@ program, and started as ever where it might. Refuses to serve a program whose en
 import ctypes
 import inspect
 import json
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ EARLY_PYTHON = (
 )  # fmt: skip
 FREE = ("OMP_NUM_THREADS", *(("LD_LIBRARY_PATH",) if os.environ.get("LD_LIBRARY_PATH") else ()))
 
-Real = subprocess.Popen
+Real, real_spawn = subprocess.Popen, multiprocessing.util.spawnv_passfds
 LIBC = ctypes.CDLL(None)
 
 
@@ -41,7 +42,7 @@ def is_served(words, environment, folder):
     if kind == "-I":  # the program that enters hasten's sandbox
         return len(rest) > 3 and rest[1].endswith("enter.py") and is_served(rest[3:], environment, folder)
     if kind == "-c":
-        return "import torch" in rest[0] or "from hasten" in rest[0]  # what needs neither starts as soon by itself
+        return "import torch" in rest[0] or "from hasten" in rest[0] or "spawn_main" in rest[0]  # what needs neither starts as soon by itself
     if kind == "-m":
         return rest[0] == "hasten" or Path(folder, rest[0].partition(".")[0]).is_dir()
     return kind.endswith(".py") and not kind.startswith("-")
@@ -76,13 +77,14 @@ class Servant:
             self._process.wait(timeout=20)
             self._process = None
 
-    def fork(self, *, words, environment, folder, streams, new_session):
-        """A new child of this process that runs `words`. Returns its id."""
+    def fork(self, *, words, environment, folder, streams, new_session=False, kept=()):
+        """A new child of this process that runs `words`, with `streams`, and the descriptors `kept`. Returns its id."""
         request = {
             "words": list(map(os.fspath, words)),
             "environment": environment,
             "folder": os.fspath(folder),
             "new_session": new_session,
+            "kept": [*kept],
             "ignored": [n for n in (1, 2, 3, 15) if signal.getsignal(n) is signal.SIG_IGN],
         }
         with self._lock:
@@ -90,7 +92,7 @@ class Servant:
                 self.start()
             LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
+                socket.send_fds(self._channel, [json.dumps(request).encode()], [*streams, *kept])
                 return int(self._channel.recv(20))
             finally:
                 LIBC.prctl(SUBREAPER, 0, 0, 0, 0)
@@ -132,8 +134,17 @@ class Servant:
                 finally:
                     self._close_pipe_fds(*(told[name] for name in ends))
 
+        def spawn(path, words, kept):
+            environment = dict(os.environ)
+            asked = [os.fsdecode(path), *(word for word in map(os.fsdecode, words[1:]) if word != "-B")]
+            if not servant.is_on or not is_served(asked, environment, "."):
+                return real_spawn(path, words, kept)
+            told = {"words": asked, "environment": environment, "folder": os.getcwd(), "streams": [0, 1, 2]}
+            return servant.fork(**told, kept=kept)
+
         subprocess.Popen = Popen
+        multiprocessing.util.spawnv_passfds = spawn
 
     def remove(self):
-        """`subprocess.Popen` is Python's own again."""
-        subprocess.Popen = Real
+        """Programs are started by Python itself again."""
+        subprocess.Popen, multiprocessing.util.spawnv_passfds = Real, real_spawn

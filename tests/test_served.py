@@ -138,7 +138,7 @@ def test_a_server_that_is_told_to_stop_leaves_nothing(tmp_path):
     servant.start()
     server = psutil.Process(servant._process.pid)
     stream = os.open(os.devnull, os.O_RDWR)
-    told = {"environment": environment(), "folder": tmp_path, "streams": [stream] * 3, "new_session": False}
+    told = {"environment": environment(), "folder": tmp_path, "streams": [stream] * 3}
     pid = servant.fork(words=[sys.executable, "-c", "import time; time.sleep(60)  # import torch"], **told)
     os.close(stream)
     servant.stop()
@@ -177,3 +177,30 @@ def test_a_program_may_be_killed_while_it_is_started(tmp_path):
         time.sleep(pause)
         process.kill()
         assert process.wait(timeout=10) == -signal.SIGKILL
+
+
+class Spawned:
+    """What is pickled for a child names where it is found there."""
+
+    def __call__(self, queue):
+        import multiprocessing
+
+        parent = multiprocessing.parent_process()
+        queue.put((os.getppid() == parent.pid, sys.argv, "torch" in sys.modules, parent.name))
+
+
+def test_children_of_multiprocessing_that_are_spawned_are_forked_too(monkeypatch):
+    import multiprocessing
+
+    context, found, forked = multiprocessing.get_context("spawn"), [], []
+    fork = served.Servant.fork
+    monkeypatch.setattr(served.Servant, "fork", lambda self, **told: forked.append(told) or fork(self, **told))
+    for spawn in (served.real_spawn, multiprocessing.util.spawnv_passfds):
+        monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", spawn)
+        queue = context.SimpleQueue()
+        child = context.Process(target=Spawned(), args=(queue,))
+        child.start()
+        found.append(queue.get())
+        child.join()
+        assert child.exitcode == 0
+    assert len(forked) == 1 and found[0] == found[1]

@@ -10,6 +10,7 @@ Run by `served.py`: `python warm.py SOCKET SOURCE PADDING`. Linux only.
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib.machinery
 import io
@@ -23,7 +24,7 @@ import threading
 import time
 import types
 
-LARGEST = 1 << 20  # bytes of a request
+LARGEST, MOST = 1 << 20, 100  # bytes of a request, and descriptors with it
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 AGENT = ("facts", "hooks", "libraries", "quality", "readouts", "saving", "session", "workers")
 IMPORTED = (  # one after another; torch imports the second itself, with the first optimizer
@@ -144,7 +145,7 @@ class Warm:
 def serve(channel):
     """Fork for every request; this returns in the forked process alone, with its request and streams."""
     while True:
-        data, streams, _, _ = socket.recv_fds(channel, LARGEST, 3)
+        data, streams, _, _ = socket.recv_fds(channel, LARGEST, MOST)
         if not data:
             EXIT(0)
         told, tells = os.pipe()
@@ -179,9 +180,11 @@ def become(warm, request, streams):
         signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     if signal.SIGINT not in request["ignored"]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    apart = [fcntl.fcntl(stream, fcntl.F_DUPFD, 500) for stream in streams]  # none has another's number now
     for stream in streams:
+        os.close(stream)
+    for number, stream in zip([0, 1, 2, *request["kept"]], apart):
+        os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -241,6 +244,7 @@ def _exit_code(warm, words):
     warm.put_away()
     _streams()
     sys.orig_argv = list(words)
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     kind, *rest = words[1:]
     main = types.ModuleType("__main__")
     main.__builtins__ = __builtins__
