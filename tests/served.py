@@ -26,6 +26,8 @@ EARLY_PYTHON = (
 )  # fmt: skip
 FREE = ("OMP_NUM_THREADS", *(("LD_LIBRARY_PATH",) if os.environ.get("LD_LIBRARY_PATH") else ()))
 
+HEAVY = ("import torch", "from hasten", "spawn_main")  # code without any of these starts as soon by itself
+
 Real, real_spawn = subprocess.Popen, multiprocessing.util.spawnv_passfds
 LIBC = ctypes.CDLL(None)
 
@@ -42,7 +44,7 @@ def is_served(words, environment, folder):
     if kind == "-I":  # the program that enters hasten's sandbox
         return len(rest) > 3 and rest[1].endswith("enter.py") and is_served(rest[3:], environment, folder)
     if kind == "-c":
-        return "import torch" in rest[0] or "from hasten" in rest[0] or "spawn_main" in rest[0]  # what needs neither starts as soon by itself
+        return any(words in rest[0] for words in HEAVY)
     if kind == "-m":
         return rest[0] == "hasten" or Path(folder, rest[0].partition(".")[0]).is_dir()
     return kind.endswith(".py") and not kind.startswith("-")

@@ -36,6 +36,7 @@ def test_what_is_there_is_not_made_again(tmp_path):
     assert "check/check: is there" in again.stdout
 
 
+@pytest.mark.slow
 def test_an_item_that_fails_leaves_what_it_said(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(DRIVER.parent))
     import gpu_day as driver

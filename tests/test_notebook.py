@@ -12,6 +12,8 @@ from hasten.errors import MeasurementError, NoStepError
 
 LONG_ENOUGH = 3.0  # seconds: a warm-up, and stretches of both kinds
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

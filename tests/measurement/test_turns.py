@@ -47,7 +47,11 @@ with Workspace() as workspace:
     run_in_turns([side, side])
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("timing"),
+    pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes"),
+]
 
 
 def side_of(workspace, name, *, last=-1, seconds=2.0):

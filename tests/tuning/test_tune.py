@@ -82,6 +82,7 @@ def tuning_in(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("timing")
 def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_when_resumed(tmp_path):
     script = write(tmp_path / "train.py", WAITING)
     process = subprocess.Popen(

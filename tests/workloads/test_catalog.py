@@ -27,6 +27,7 @@ def test_a_script_is_there_and_imports_nothing_of_hasten(workload):
     assert ast.get_docstring(tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 def test_images_that_a_workload_makes_are_kept_and_fit_it(tmp_path, monkeypatch, workload):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
