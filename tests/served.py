@@ -24,7 +24,8 @@ EARLY = ("LD_", "MALLOC_", "GLIBC_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_
 EARLY_PYTHON = (
     "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8",
 )  # fmt: skip
-FREE = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH")  # the first is obeyed; cv2 adds its own folder to the second
+# The first is obeyed; cv2 adds its own folder to the second, and torch.compile sets the third.
+FREE = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "KMP_DUPLICATE_LIB_OK")
 
 HEAVY = ("import torch", "from hasten", "spawn_main")  # code without any of these starts as soon by itself
 

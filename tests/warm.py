@@ -330,7 +330,7 @@ def zygote(warm):
 
 def run(warm, request, streams):
     """Be the program that was asked for."""
-    kind, what, *_ = request["words"][1:]
+    kind, what = [*request["words"][1:3], ""][:2]
     if (kind == "-m" and what == "hasten") or (kind == "-c" and "hasten.cli" in what):  # it will start others
         nothing = [os.dup(stream) for stream in streams]
         for stream in streams:

@@ -120,6 +120,7 @@ def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
         time.sleep(0.1)
     process.kill()  # one stands, the other warms up
     process.wait()
+    deadline = time.monotonic() + 60
     while left_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left_of(tmp_path) == []
