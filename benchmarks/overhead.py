@@ -30,10 +30,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.fixes.catalog import installers_of
+from hasten.fixes.catalog import specs_of
 from hasten.measurement.inside import child, course
 from hasten.measurement.inside.following import follow
-from hasten.measurement.interventions import START
+from hasten.protocol import Following, LaunchSpec
 from hasten.stats import ratio_interval
 from hasten.tuning.running import SURVIVAL
 
@@ -85,8 +85,7 @@ class Loop:
 def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
     """hasten's hooks, for one stretch."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "spec.json").write_text(json.dumps({"mode": "hold", "full": full, "seconds": 3600.0}))
-        session, patches = child.begin(Path(folder))
+        session, patches = child.begin(Path(folder), LaunchSpec(mode="hold", full=full, seconds=3600.0))
         try:
             loop.stretch(SETTLE)
             yield
@@ -99,8 +98,8 @@ def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def following(loop: Loop) -> Iterator[None]:
     """What `hasten run` puts on when the plan is empty, for one stretch."""
-    spec = {"mode": "follow", "plugins": [START], "fixes": installers_of(SURVIVAL), "baseline": None}
-    patches = follow(spec)
+    plan = Following(script="", settings={})
+    patches = follow(LaunchSpec(mode="follow", fixes=specs_of(SURVIVAL), following=plan))
     try:
         loop.stretch(SETTLE)
         yield

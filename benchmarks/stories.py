@@ -44,7 +44,7 @@ from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
 from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
-from hasten.tuning.manner import manner_of, told_under
+from hasten.tuning.manner import base_spec, manner_of
 
 RESULTS = Path(__file__).resolve().parent / "results" / "stories"
 
@@ -85,7 +85,7 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
             seconds=15.0,
             quick=True,
             script_output=output.fileno(),
-            spec=told_under(tuning.settings, manner),
+            spec=base_spec(tuning.settings, manner),
             environment=variables_of(tuning.settings, scratch=folder),
         )
         run, _ = measure(list(tuning.command), wanted=wanted, root=folder)

@@ -25,7 +25,7 @@ from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
 from hasten.measurement.side import Frequencies
 from hasten.records import Settings, Trial, to_json
-from hasten.reports import format
+from hasten import format
 from hasten.stats import Estimate
 from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import compare

@@ -6,8 +6,8 @@ script with --mended are compared two by two, in the manner of trials. Where wha
 
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
 
-    fix        whether the plan has a fix that answers the script's finding (or there is an edit that does)
-    plan       script / plan step time, edits applied; 95 % interval over the rounds
+    fix        whether the plan has a fix that answers the script's finding (or a suggestion for the source does)
+    plan       script / plan step time; 95 % interval over the rounds
     by hand    script / mended step time
     reached    the plan's speed over that of the mended script
 
@@ -28,7 +28,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from benches import bench_of
 from by_hand import CASES, SCRIPTS, Case, expected_kind
 
@@ -37,7 +36,6 @@ from hasten.fixes.fix import situation_of
 from hasten.measurement.side import Frequencies
 from hasten.records import Run, Settings, Tuning, from_json, to_json
 from hasten.stats import Estimate, paired_speedup
-from hasten.tuning.edits import write_edits
 from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides
 
@@ -64,15 +62,7 @@ def first_run(tuning: Tuning, folder: Path) -> Run:
 def answers(tuning: Tuning, kind: str) -> list[str]:
     """What of the plan answers the finding."""
     fixes = [name for name in tuning.settings if kind in CATALOG[name].answers]
-    return fixes + ["edit" for edit in tuning.edits if edit.kind == kind]
-
-
-def edited(script: Path, tuning: Tuning, folder: Path) -> Path:
-    """The script with the edits that were found for it, in another file."""
-    copy = folder / script.name
-    copy.write_bytes(script.read_bytes())
-    write_edits([msgspec.structs.replace(edit, file=str(copy)) for edit in tuning.edits if edit.file == str(script)])
-    return copy
+    return fixes + ["suggestion" for one in tuning.suggestions if one.kind == kind]
 
 
 @dataclass(frozen=True)
@@ -90,9 +80,9 @@ class Compared:
 def comparisons(
     script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int, mended_steps: float
 ) -> dict[str, Compared]:
-    """The script against the plan (with its edits), against the mended script, and these two against each other."""
+    """The script against the plan, against the mended script, and these two against each other."""
     manner = manner_of(situation_of(run, {}), tuning.settings)
-    commands = {"script": [script], "plan": [edited(script, tuning, folder)], "mended": [script, "--mended"]}
+    commands = {"script": [script], "plan": [script], "mended": [script, "--mended"]}
     benches = {side: bench_of([sys.executable, *map(str, words)]) for side, words in commands.items()}
     settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "mended": {}}
     work = {"script": 1.0, "plan": 1.0, "mended": mended_steps}  # steps that do the work of one faulty step
@@ -115,7 +105,7 @@ def whole_comparisons(script: Path, tuning: Tuning, folder: Path, case: Case, *,
     plan = [sys.executable, "-m", "hasten", "run", "--plan", str(folder / "hasten.toml")]
     sides = {
         "script": ([sys.executable, str(script)], case.faulty),
-        "plan": ([*plan, str(edited(script, tuning, folder))], case.mended),
+        "plan": ([*plan, str(script)], case.mended),
         "mended": ([sys.executable, str(script), "--mended"], case.mended),
     }
     taken: dict[str, list[float]] = {side: [] for side in sides}
@@ -154,7 +144,7 @@ def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
             "answers": answers(tuning, kind),
             "tuning": json.loads(to_json(tuning)),
         }
-        if (tuning.settings or tuning.edits) and name in CASES:
+        if tuning.settings and name in CASES:
             case, run = CASES[name], first_run(tuning, folder)
             found = (
                 whole_comparisons(script, tuning, folder, case, rounds=rounds)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,8 +100,25 @@ def _version() -> str:
     return next(lines).removeprefix("RECORD_VERSION = ")
 
 
+@functools.cache
+def _choices() -> dict[str, str]:
+    """What each name of a Literal stands for; a phase has a section of its own."""
+    found: dict[str, str] = {"Phase": "[phase](#phases)"}
+    for path in RECORDS.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
+                found.setdefault(ast.unparse(node.targets[0]), _literal(ast.unparse(node.value)))
+    return found
+
+
+def _literal(annotation: str) -> str:
+    return " or ".join(f'"{value}"' for value in ast.literal_eval(annotation.removeprefix("Literal") or "()"))
+
+
 def _kind(annotation: str) -> str:
     """An annotation in JSON's words."""
+    annotation = re.sub(r"Literal\[[^\]]*\]", lambda found: _literal(found[0]), annotation)
+    annotation = re.sub(r"\w+", lambda found: _choices().get(found[0], found[0]), annotation)
     words = annotation.replace(" | None", " or null").replace(", ...", "")
     return words.replace("tuple[", "list[").replace("str", "string").replace("bool", "boolean").replace("|", "or")
 
@@ -111,14 +130,15 @@ def _section(record: ast.ClassDef, comments: dict[int, str]) -> str:
 
 
 def _phases() -> str:
-    """The phases of a step, from the comments of their tuple."""
+    """The phases of a step, from the comments of their Literal."""
     source = (RECORDS / "run.py").read_text(encoding="utf-8")
     comments = _comments(source)
     tree = ast.parse(source)
-    phases = next(
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PHASES"
+    literal = next(
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "Phase"
     )
-    assert isinstance(phases, ast.Tuple)
+    assert isinstance(literal, ast.Subscript) and isinstance(literal.slice, ast.Tuple)
+    phases = literal.slice
     rows = [f"| `{ast.literal_eval(item)}` | {comments.get(item.lineno, '')} |" for item in phases.elts]
     head = "The keys of `phases`, in the order in which a step meets them. A phase is exclusive: time in a nested "
     head += "phase counts for the inner one only, so the phases and `unaccounted` sum to the step.\n\n"

@@ -10,12 +10,12 @@ from hasten.records import (
     Check,
     Device,
     DeviceSample,
-    Edit,
     Heat,
     Interval,
     Proof,
     Skipped,
     Stage,
+    Suggestion,
     Timeline,
     Trial,
     Tuning,
@@ -75,7 +75,7 @@ def full_run(**changes):
 def on_a_gpu():
     device = Device(index=0, name="NVIDIA L4", memory_bytes=24 << 30, compute_capability="8.9")
     seen = DeviceSample(
-        utilisation=0.4,
+        utilization=0.4,
         memory_used_bytes=9 << 30,
         temperature_celsius=61.0,
         power_watts=70.0,
@@ -122,13 +122,14 @@ def search(run):
             Heat(settings={"onecycle": 400}, metric=0.4),
         ),
         skipped=(Skipped(fix="tf32", reason="it is of NVIDIA GPUs"),),
-        edits=(
-            Edit(
+        suggestions=(
+            Suggestion(
                 kind="sync_points",
                 file="/home/ada/train.py",
                 line=31,
-                diff="--- a/train.py\n+++ b/train.py\n@@ -31 +31 @@\n-total += loss.item()\n+total += loss.detach()\n",
-                because="Reading a tensor in each step: summed up as a tensor",
+                source="total += loss.item()",
+                title="Reading a tensor in each step",
+                example="total += loss.detach()  # stays a tensor\nif step % 50 == 0: print(total.item())",
                 recoverable=0.004,
             ),
         ),

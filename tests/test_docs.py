@@ -94,8 +94,8 @@ def test_a_section_says_how_it_is_known_what_is_recoverable_and_what_to_do(kind)
 
 def test_the_thresholds_of_a_finding_are_those_of_the_rules():
     page = text("docs/bottlenecks.md")
-    assert f"at least {WORTH:.0%} of the step".replace("%", " %") in page
-    assert f"at least {WORTH_INFERRED:.0%} and was inferred".replace("%", " %") in page
+    assert f"at least {WORTH:.0%} of the step" in page
+    assert f"at least {WORTH_INFERRED:.0%} and was inferred" in page
 
 
 def test_every_phase_and_every_trial_is_explained():

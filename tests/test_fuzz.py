@@ -5,7 +5,6 @@ may raise a HastenError, and nothing else; it runs nothing, and removes and make
 """
 
 import contextlib
-import json
 import os
 import random
 import time
@@ -14,10 +13,12 @@ import numpy as np
 import pytest
 from pages import full_run, search
 
+from hasten import protocol
 from hasten.data.memo.codec import decode, encode
 from hasten.data.memo.disk import DiskTier
 from hasten.errors import HastenError
 from hasten.measurement import watching
+from hasten.measurement.inside.status import STATES
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.tuning.plan import plan_text, read_plan
 from hasten.tuning.tune import last_tuning
@@ -117,12 +118,14 @@ def test_a_search_that_is_to_be_resumed(place):
 
 
 def test_a_status_file(place):
-    line = json.dumps(["measuring", 120, 3.5, 240, "plain 1"]).encode()
-    path = place / "status-17"
+    line = protocol.to_json(
+        protocol.Status(state="measuring", num_steps=120, seconds=3.5, num_backwards=240)
+    ).encode()
+    path = place / "status-17.json"
     for data in each(line):
         put(path, data)
         for status in watching.statuses_in(place):
-            assert [type(part) for part in status] == [str, int, float, int, str]
+            assert type(status.num_steps) is type(status.num_backwards) is int and status.state in STATES
 
 
 def test_a_file_of_the_disk_cache(place):

@@ -49,8 +49,8 @@ def test_an_item_that_fails_leaves_what_it_said(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_budget_without_a_unit_is_refused():
-    told = gpu_day("--dry", "--only", "check", "--budget", "10")
+def test_a_budget_without_a_unit_is_refused(tmp_path):
+    told = gpu_day("--dry", "--only", "check", "--budget", "10", "--results", tmp_path)
     assert told.returncode != 0 and "10m" not in told.stderr and "no unit" in told.stderr
 
 

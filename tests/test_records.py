@@ -141,3 +141,17 @@ def test_a_field_that_a_later_version_adds_is_passed_over():
 
 def test_the_records_that_are_handed_out_are_all_named():
     assert {k.__name__ for k in KINDS} <= set(hasten.records.__all__)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ended_by": "magic"},
+        {"steps": [{"index": 0, "start": 0.0, "seconds": 1.0, "marked": False, "phases": {"coffee": 1.0}}]},
+    ],
+    ids=str,
+)
+def test_a_word_that_is_none_of_the_known_is_refused_when_a_record_is_read(change):
+    plain = msgspec.to_builtins(run())
+    with pytest.raises(RecordError, match="is not a hasten Run"):
+        from_json(Run, msgspec.json.encode({**plain, **change}), source="run.json")

@@ -18,12 +18,11 @@ from hasten.data.memo.codec import NotStorableError, decode, encode
 from hasten.data.memo.ledger import MARK, Ledger, hold_aside
 from hasten.errors import RecordError
 from hasten.measurement import results
-from hasten.records import Edit, Run, Tuning, from_json, to_json
+from hasten.records import Run, Tuning, from_json, to_json
 from hasten.reports.page.chart import draw
 from hasten.reports.page.page import page
 from hasten.reports.steps_table import csv_of
 from hasten.safe_text import legible, redacted
-from hasten.tuning.edits import write_edits
 from hasten.tuning.tune import last_tuning
 
 PWNED = "import pathlib; pathlib.Path({!r}).touch()\n"
@@ -97,20 +96,6 @@ def test_a_folder_for_a_result_is_never_anothers(tmp_path, monkeypatch):
     monkeypatch.setattr(results.secrets, "token_hex", lambda _n: next(names))
     monkeypatch.setattr(results.time, "strftime", lambda _f: "20261124-000000")
     assert results.new_folder(tmp_path) != results.new_folder(tmp_path)
-
-
-def test_an_edit_of_a_record_is_applied_to_a_script_below_the_working_directory_and_nowhere_else(
-    tmp_path, monkeypatch
-):
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    for path in (tmp_path / "other.py", work / "notes.txt"):
-        path.write_text("a\n")
-        edit = Edit(
-            kind="", file=str(path), line=1, diff="--- a\n+++ b\n@@ -1 +1 @@\n-a\n+b\n", because="", recoverable=1.0
-        )
-        assert "left" in write_edits([edit], within=work)[0] and path.read_text() == "a\n"
 
 
 # ------------------------------------------------------------------------------------------------- code that is run

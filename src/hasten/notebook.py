@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hasten.measurement.here import Here
-    from hasten.records import Diagnosis, Finding, Run
+    from hasten.records import Diagnosis, Finding, Phase, Run
 
 PENDING = "nothing is measured yet: leave the `with` block first, and without an error"
 
@@ -93,7 +93,7 @@ class Measured:
         return paper.getvalue().rstrip()
 
 
-def _phases(run: Run) -> list[str]:
+def _phases(run: Run) -> list[Phase]:
     from hasten.reports.steps_table import phases_of
 
     return phases_of(run)

@@ -1,6 +1,6 @@
 """How large, and how sure? Pure functions on floats.
 
-In: step times. Out: estimates with 95 % intervals. Refuses to know what the numbers are of.
+In: step times. Out: estimates with 95% intervals. Refuses to know what the numbers are of.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 
 class Estimate(NamedTuple):
-    """A value with its 95 % interval."""
+    """A value with its 95% interval."""
 
     value: float
     low: float
     high: float
 
 
-# Two-sided 97.5 % quantiles of Student's t for 1..30 degrees of freedom; the normal's beyond.
+# Two-sided 97.5% quantiles of Student's t for 1..30 degrees of freedom; the normal's beyond.
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -33,7 +33,7 @@ def _quantile(freedom: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean with its 95 % interval by Student's t. One value: an interval of any width, so (0, infinity).
+    """Mean with its 95% interval by Student's t. One value: an interval of any width, so (0, infinity).
 
     Give means of segments, not single steps: neighbouring steps are not independent.
     """
@@ -52,7 +52,7 @@ def half_width(values: Sequence[float], *, at: int) -> float:
 def ratio_interval(
     candidate: Sequence[float], baseline: Sequence[float], *, num_resamples: int = 2000, seed: int = 0
 ) -> Estimate:
-    """Ratio of the medians, candidate / baseline, with a 95 % percentile-bootstrap interval.
+    """Ratio of the medians, candidate / baseline, with a 95% percentile-bootstrap interval.
 
     Medians of segments, so that a stall of the machine in one segment does not decide. Both sides are resampled
     independently (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), and the interval is
@@ -77,7 +77,7 @@ def ratio_interval(
     return Estimate(value, max(0.0, low), high)
 
 
-# Looks at a growing number of pairs, and Student's t of each. Of 5 % in all the first look may err in 2 %, the second in 1 %,
+# Looks at a growing number of pairs, and Student's t of each. Of 5% in all the first look may err in 2%, the second in 1%,
 # the others in 0.5 % each: most trials end early, and what is spent late would widen the interval of those.
 LOOKS = {3: 6.965, 4: 5.841, 6: 4.773, 8: 4.029, 12: 3.497, 16: 3.286}
 
@@ -87,8 +87,8 @@ def paired_speedup(baseline: Sequence[float], candidate: Sequence[float], *, loo
 
     The geometric mean of the pairs' ratios. Pairs, because what drifts falls on both of a pair; logarithms, because
     times are skewed and a ratio is; Student's t on them, because there are few. The interval is a repeated confidence
-    interval (Jennison and Turnbull, Journal of the Royal Statistical Society B 51, 1989): its 5 % are divided among the
-    looks in `LOOKS`, so that stopping at whichever look is clear errs in no more than 5 % of all trials. With a number
+    interval (Jennison and Turnbull, Journal of the Royal Statistical Society B 51, 1989): its 5% are divided among the
+    looks in `LOOKS`, so that stopping at whichever look is clear errs in no more than 5% of all trials. With a number
     of pairs between two looks the quantile is that of the look before. Fewer than three pairs: an interval of any width.
     Without `looks`, where the number of pairs was settled beforehand: the ordinary interval, from two pairs on. Raises
     ValueError when the sides are not of one length, or empty.

@@ -49,6 +49,7 @@ def test_memory_is_counted_and_given_back():
     held = torch.zeros(1 << 20, device=DEVICE)
     assert accelerator.memory_in_use() - before >= held.nbytes
     assert 0 < accelerator.free_memory(torch.device("cuda", 0)) < torch.cuda.mem_get_info()[1]
+    assert 0.0 < accelerator.share_in_use() < 1.0
     del held
     requests = cuda.memory_requests()
     make_room()
@@ -152,7 +153,7 @@ def test_the_driver_tells_the_device_and_what_it_does():
     try:
         (device, *_), (sample, *_) = driver.devices(), driver.sample()
         assert device.memory_bytes > 0 and device.compute_capability and driver.driver.version and driver.driver.cuda
-        assert 0 <= sample.utilisation <= 1 and sample.memory_used_bytes > 0
+        assert 0 <= sample.utilization <= 1 and sample.memory_used_bytes > 0
         assert sample.power_watts is None or sample.power_watts > 0
     finally:
         driver.close()

@@ -60,7 +60,7 @@ def test_a_driver_tells_its_devices(nvml):
 
 def test_a_device_sample_is_in_shares_watts_and_bytes(nvml):
     sample = Nvml().sample()[0]
-    assert (sample.utilisation, sample.memory_used_bytes) == (0.5, 250)
+    assert (sample.utilization, sample.memory_used_bytes) == (0.5, 250)
     assert (sample.temperature_celsius, sample.power_watts) == (41.0, 300.0)
     assert (sample.pcie_read_bytes_per_second, sample.pcie_write_bytes_per_second) == (2048.0, 1024.0)
 
@@ -75,7 +75,7 @@ def test_a_figure_that_a_device_does_not_tell_is_none(nvml):
     nvml.nvmlDeviceGetUtilizationRates = refuse
     nvml.nvmlDeviceGetPcieThroughput = refuse
     sample = Nvml().sample()[0]
-    assert sample.utilisation is None
+    assert sample.utilization is None
     assert sample.pcie_read_bytes_per_second is None
     assert sample.power_watts == 300.0
 

@@ -234,7 +234,7 @@ def test_a_slow_disk_is_told_by_its_random_rate():
     slow = DiskSpeed("/data", "ext4", "hdd", 1.5e8, 1.2e7, 131072, 1 << 28, GIB)
     found = line(box(), "disk", disk=slow)
     assert found.state == "bad"
-    assert found.text == "/data, on a spinning disk (ext4): 150 MB/s in order, 12 MB/s in pieces of 128 KiB."
+    assert found.text == "/data, on a spinning disk (ext4): 143 MiB/s in order, 11.4 MiB/s in pieces of 128 KiB."
 
 
 def test_an_unmeasured_disk_is_unknown_and_says_why():

@@ -22,19 +22,19 @@ def test_a_script_that_takes_much_longer_is_slower():
     assert found.verdict == "slower" and found.ratio.value == pytest.approx(1.2, rel=0.01)
 
 
-def test_the_same_is_no_slower_and_one_run_a_side_is_told():
+def test_the_same_is_no_difference_and_one_run_a_side_is_told():
     found = compare([run(0.1)], [run(0.1)], max_slowdown=0.05)
-    assert found.verdict == "no slower" and ONE_RUN in found.notes
+    assert found.verdict == "no difference" and ONE_RUN in found.notes
 
 
-def test_what_lies_within_the_noise_is_unclear():
-    assert compare([run(0.1, wobble=0.4)], [run(0.107, wobble=0.4)], max_slowdown=0.05).verdict == "unclear"
+def test_what_lies_within_the_noise_is_inconclusive():
+    assert compare([run(0.1, wobble=0.4)], [run(0.107, wobble=0.4)], max_slowdown=0.05).verdict == "inconclusive"
 
 
 def test_several_runs_a_side_count_what_differs_from_run_to_run():
     old, new = [run(s) for s in (0.1, 0.11, 0.105, 0.098)], [run(s) for s in (0.108, 0.112, 0.101, 0.115)]
     found = compare(old, new, max_slowdown=0.02)
-    assert found.verdict == "unclear" and not found.notes and len(found.old_seconds) == 4
+    assert found.verdict == "inconclusive" and not found.notes and len(found.old_seconds) == 4
 
 
 def test_an_epochs_first_step_is_not_compared():

@@ -232,13 +232,13 @@ def test_a_healthy_run_with_everything_tried_has_no_finding():
     equal = [msgspec.structs.replace(t, ratio=Interval(value=0.99, low=0.97, high=1.01)) for t in tries]
     diagnosis = diagnose(run(interventions=[*equal, tried("replay", 0.98)]))
     assert diagnosis.findings == ()
-    assert "within 2 % of what this machine does with batches for free" in diagnosis.verdict
+    assert "within 2% of what this machine does with batches for free" in diagnosis.verdict
 
 
 def test_what_batches_for_free_would_gain_is_not_called_nothing_wrong():
     diagnosis = diagnose(run(interventions=[tried("replay", 0.75)]))
     assert diagnosis.findings == ()
-    assert diagnosis.verdict == "No single fault found: compute-bound; batches for free would still gain 25 %."
+    assert diagnosis.verdict == "No single fault found: compute-bound; batches for free would still gain 25%."
 
 
 def test_a_loader_that_tells_of_batches_alone_can_be_told_of_a_shallow_prefetch():

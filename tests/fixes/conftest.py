@@ -2,6 +2,7 @@ import pytest
 
 from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
+from hasten.protocol import FixSpec
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def put_on(site):
     from hasten.fixes.catalog import CATALOG
 
     def put(name, value=True):
-        site.install(name, CATALOG[name].installer, value)
+        site.install(FixSpec(name=name, installer=CATALOG[name].installer, value=value))
         return site.states
 
     return put

@@ -13,6 +13,7 @@ from hasten.agent.patches import Patches
 from hasten.data.memo import keys
 from hasten.data.memo.memo import current
 from hasten.fixes.inside.site import Site
+from hasten.protocol import FixSpec
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def put_on(monkeypatch, tmp_path):
     site = Site(Patches())
 
     def put_on(fix, value, module="memo"):
-        site.install(fix, f"hasten.fixes.inside.{module}:{fix}", value)
+        site.install(FixSpec(name=fix, installer=f"hasten.fixes.inside.{module}:{fix}", value=value))
         return site.states
 
     yield put_on

@@ -10,6 +10,7 @@ from torch import nn
 
 from hasten.fixes.inside import memory
 from hasten.fixes.inside.recompute import blocks_of, recomputing
+from hasten.measurement.inside import shortage
 
 
 class Text(nn.Module):
@@ -57,24 +58,24 @@ def close(first, second):
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(first, second))
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 8, 50])
-def test_a_forward_in_pieces_trains_the_same(put_on, pieces):
+@pytest.mark.parametrize("most", [4, 3, 1])
+def test_a_forward_in_pieces_trains_the_same(put_on, most):
     expected = trained(fresh())
-    put_on("chunked_forward", pieces)
+    put_on("micro_batch", most)
     losses, parameters = trained(fresh())
     assert losses == pytest.approx(expected[0], rel=1e-5)
     assert close(parameters, expected[1])
 
 
 def test_what_a_model_calls_again_in_backward_is_not_taken_for_another_model(put_on):
-    put_on("chunked_forward", 2)
+    put_on("micro_batch", 2)
     untouched = nn.Linear.forward
     fresh()(torch.zeros(4, 5, dtype=torch.long))["scores"].sum().backward()
     assert nn.Linear.forward is untouched
 
 
 def test_dropout_draws_for_backward_what_it_drew_for_forward(put_on):
-    put_on("chunked_forward", 2)
+    put_on("micro_batch", 4)
     model = fresh(dropout=0.5)
     words = torch.randint(0, 11, (8, 5))
     features = model(words)["features"]
@@ -314,8 +315,59 @@ def test_samples_that_see_each_other_are_not_cut(put_on, model):
     made = model()
     x = torch.randn(6, 3, 4)
     expected = made(x)
-    put_on("chunked_forward", 3)
+    put_on("micro_batch", 2)
     assert torch.equal(made(x), expected), "a sequence, or a mean, was cut"
+
+
+def test_once_the_first_steps_went_well_nothing_of_a_step_is_looked_at(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 2)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    monkeypatch.setattr(memory, "may_run_out", lambda: False)
+    untouched = torch.autograd.backward, nn.Module.zero_grad
+    put_on("micro_batch", "auto")
+    model = Hungry(99)
+    armed = []
+    for _ in range(4):
+        model(torch.randn(8, 4)).sum().backward()
+        armed.append((torch.autograd.backward, nn.Module.zero_grad) != untouched)
+    assert armed == [True, True, False, False]
+
+
+def test_memory_that_runs_out_late_is_survived_in_a_forward_and_from_then_on(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 0)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    monkeypatch.setattr(memory, "may_run_out", lambda: False)
+    untouched = torch.autograd.backward
+    x = torch.randn(16, 4)
+    torch.manual_seed(0)
+    expected = Hungry(99)(x)
+    put_on("micro_batch", "auto")
+    torch.manual_seed(0)
+    found = Hungry(5)(x)
+    assert torch.allclose(found, expected) and torch.autograd.backward is not untouched
+
+
+def test_a_step_is_looked_at_again_where_most_of_the_memory_is_in_use(put_on, monkeypatch):
+    monkeypatch.setattr(memory, "FIRST", 0)
+    monkeypatch.setattr(memory, "EVERY", 1)
+    used = iter([False, True, False])
+    monkeypatch.setattr(memory, "may_run_out", lambda: next(used))
+    untouched = torch.autograd.backward
+    put_on("micro_batch", "auto")
+    model, armed = Hungry(99), []
+    for _ in range(3):
+        model(torch.randn(8, 4)).sum().backward()
+        armed.append(torch.autograd.backward is not untouched)
+    assert armed == [False, True, False]
+
+
+def test_memory_is_short_where_most_of_it_is_in_use(monkeypatch):
+    for shares in ((0.9, 0.0), (0.0, 0.9)):
+        monkeypatch.setattr(shortage, "_share_of_machine", lambda shares=shares: shares[0])
+        monkeypatch.setattr(shortage, "_share_of_limit", lambda shares=shares: shares[1])
+        assert shortage.may_run_out()
+    monkeypatch.undo()
+    assert 0.0 <= shortage._share_of_machine() <= 1.0 and shortage._share_of_limit() == 0.0
 
 
 def test_where_the_batch_cannot_be_cut_the_scripts_own_error_comes(put_on, capfd):
@@ -467,12 +519,12 @@ def test_what_comes_before_the_model_gets_its_gradients_too(put_on):
         return [p.grad.clone() for p in (*before.parameters(), *model.parameters())]
 
     expected = gradients()
-    put_on("chunked_forward", 3)
+    put_on("micro_batch", 3)
     assert close(gradients(), expected)
 
 
 def test_gradients_asked_for_by_name_come_at_once(put_on):
-    put_on("chunked_forward", 2)
+    put_on("micro_batch", 4)
     model = Hungry(99)
     loss = model(torch.randn(8, 4)).square().mean()
     found = torch.autograd.grad(loss, list(model.parameters()))

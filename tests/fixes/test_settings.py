@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hasten.errors import PlanError
-from hasten.fixes.catalog import CATALOG, checked, installers_of, turned_on, variables_of, weakest
+from hasten.fixes.catalog import CATALOG, checked, specs_of, turned_on, variables_of, weakest
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from hasten.fixes.catalog import CATALOG, checked, installers_of, turned_on, var
         ({"bf16": True, "fp16": True}, "bf16 and fp16 contradict"),
         ({"num_workers": 0, "persistent_workers": True}, "needs workers"),
         ({"pixels": "close"}, "does nothing without loader"),
-        ({"chunked_forward": 1}, "2 or more"),
+        ({"micro_batch": 0}, "1 or more"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(settings, words):
@@ -44,7 +44,7 @@ def test_what_is_off_contradicts_nothing():
 
 
 def test_fixes_are_put_on_in_the_order_of_the_catalog():
-    names = [name for name, _, _ in installers_of({"micro_batch": "auto", "channels_last": True, "bf16": True})]
+    names = [fix.name for fix in specs_of({"micro_batch": "auto", "channels_last": True, "bf16": True})]
     assert names == ["bf16", "channels_last", "micro_batch"]
 
 

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hasten.agent.patches import Patches
 from hasten.fixes.inside import switches
 from hasten.measurement.interventions import SETTLE, TOGGLED
+from hasten.protocol import FixSpec, SwitchSpec
 
 HOOKS = Patches()  # a launch's own; taken off at its end
 
@@ -44,7 +45,9 @@ class Training:
 
     def switch(self, cause, value=True):
         """As a measured launch makes it."""
-        made = switches.make(self.session, HOOKS, cause, *TOGGLED[cause], value, SETTLE.get(cause, 1))
+        name, installer = TOGGLED[cause]
+        fix = FixSpec(name=name, installer=installer, value=value)
+        made = switches.make(self.session, HOOKS, SwitchSpec(cause=cause, fix=fix, settle=SETTLE.get(cause, 1)))
         HOOKS.on_undo(made.off)
         return made
 

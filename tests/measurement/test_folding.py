@@ -6,14 +6,13 @@ from hypothesis import strategies as st
 
 from hasten.measurement.folding import (
     FoldedStep,
-    Span,
     epoch_starts,
     fold,
     loader_roles,
     segment_means,
     validations_of,
 )
-from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
+from hasten.raw_run import GRAD, OUTPUT_GRAD, TRAINING, Fetched, Forward, RawSegment, Span, Sync
 
 LEARNS = TRAINING | GRAD
 MODEL, TEACHER, DISCRIMINATOR = 7, 8, 9
@@ -25,7 +24,7 @@ class Tape:
     def __init__(self):
         self.at = 0.0
         self.spans = []
-        self.bounds = []
+        self.segments = [RawSegment(name="marked")]
 
     def idle(self, seconds):
         self.at += seconds
@@ -41,13 +40,13 @@ class Tape:
         self.span("iter", seconds, loader)
 
     def next(self, seconds=0.25, loader=0, length=16):
-        self.span("next", seconds, [loader, length, None])
+        self.span("next", seconds, Fetched(loader, length, None))
 
     def exhausted(self, seconds=0.03125, loader=0):
-        self.span("next", seconds, [loader, None, None])
+        self.span("next", seconds, Fetched(loader, None, None))
 
     def forward(self, seconds=1.0, flags=LEARNS, model=MODEL, length=16):
-        self.span("forward", seconds, [model, flags, length, 0])
+        self.span("forward", seconds, Forward(model, flags, length))
 
     def evaluate(self, seconds=1.0, flags=0, model=MODEL):
         self.forward(seconds, flags, model)
@@ -58,8 +57,8 @@ class Tape:
     def optimizer(self, seconds=0.5, number=1, inner=()):
         self.span("optimizer", seconds, number, inner=inner)
 
-    def bound(self, label="marked"):
-        self.bounds.append((self.at, label, True))
+    def bound(self):
+        self.segments[-1].ends.append(self.at)
 
     def train(self, *, fetch=True):
         """One plain step of 0.25 + 1 + 0.125 + 2 + 0.5 = 3.875 s."""
@@ -78,7 +77,7 @@ class Tape:
         return self
 
     def fold(self, **settings):
-        return fold(self.spans, self.bounds, **settings)
+        return fold(self.spans, self.segments, **settings)
 
 
 PLAIN_STEP = {"data_wait": 0.25, "forward": 1.0, "loss": 0.125, "backward": 2.0, "optimizer": 0.5}
@@ -121,7 +120,7 @@ def test_a_span_within_another_counts_for_itself_only(tape):
     tape.next()
     tape.forward()
     tape.idle(0.125)
-    tape.span("logging", 1.0, inner=[lambda: tape.span("sync", 0.25, [0, ".item()"])])
+    tape.span("logging", 1.0, inner=[lambda: tape.span("sync", 0.25, Sync(0, ".item()"))])
     tape.backward()
     tape.optimizer()
     tape.bound()
@@ -132,7 +131,7 @@ def test_a_span_within_another_counts_for_itself_only(tape):
 
 def test_three_levels_of_spans_are_each_exclusive(tape):
     copy = lambda: tape.span("copy", 0.125, [0, 4, False, True, "torch.float32"])  # noqa: E731
-    sync = lambda: tape.span("sync", 0.5, [0, ".item()"], inner=[copy])  # noqa: E731
+    sync = lambda: tape.span("sync", 0.5, Sync(0, ".item()"), inner=[copy])  # noqa: E731
     tape.span("logging", 2.0, inner=[sync])
     tape.train()
     step = tape.fold()[-1]
@@ -143,7 +142,7 @@ def test_reading_the_loss_is_a_sync_and_not_the_loss_phase(tape):
     tape.next()
     tape.forward()
     tape.idle(0.125)
-    tape.span("sync", 0.5, [0, ".item()"])
+    tape.span("sync", 0.5, Sync(0, ".item()"))
     tape.idle(0.125)
     tape.backward()
     tape.optimizer()
@@ -284,19 +283,19 @@ def test_validation_in_training_mode_is_validation_still(tape):
     tape.train()
     step = tape.fold()[-1]
     assert step.num_validations == 1
-    assert validations_of(tape.spans)[0].detail == [True, 3]
+    assert validations_of(tape.spans)[0][2:] == (True, 3)
 
 
 def test_validation_under_no_grad_records_no_gradients(tape):
     validate(tape, flags=0)
     tape.train()
-    assert validations_of(tape.spans)[0].detail == [False, 3]
+    assert validations_of(tape.spans)[0][2:] == (False, 3)
 
 
 def test_evaluation_mode_with_gradients_is_noticed(tape):
     validate(tape, flags=GRAD | OUTPUT_GRAD)
     tape.train()
-    assert validations_of(tape.spans)[0].detail == [True, 3]
+    assert validations_of(tape.spans)[0][2:] == (True, 3)
 
 
 def test_evaluation_forwards_without_a_loader_are_validation():
@@ -319,7 +318,7 @@ def test_evaluating_once_the_loader_is_exhausted_is_validation(tape):
     tape.train()
     step = tape.fold()[-1]
     assert (step.phases["validation"], step.num_validations) == (4.0, 1)
-    assert validations_of(tape.spans)[0].detail[0], "its gradients were recorded"
+    assert validations_of(tape.spans)[0].with_grad, "its gradients were recorded"
 
 
 def test_evaluating_on_the_last_training_batch_is_validation(tape):
@@ -338,7 +337,7 @@ def test_reading_tensors_within_a_validation_is_validation(tape):
     tape.iter(loader=1)
     tape.next(loader=1)
     tape.evaluate()
-    tape.span("sync", 0.5, [0, ".item()"])
+    tape.span("sync", 0.5, Sync(0, ".item()"))
     tape.exhausted(loader=1)
     tape.train()
     step = tape.fold()[-1]
@@ -441,7 +440,7 @@ def test_a_script_without_a_loader_has_no_data_wait_and_counts_its_samples_by_th
 
 def test_a_turn_between_segments_belongs_to_no_step(tape):
     tape.idle(5.0)
-    tape.bounds.append((tape.at, "turn", False))
+    tape.segments.append(RawSegment(name="marked", began=tape.at))
     tape.train()
     first, second = tape.fold()
     assert (first.segment, second.segment) == (0, 1)
@@ -496,13 +495,13 @@ def nests(draw, *, kinds=KINDS, depth):
     loader = draw(st.integers(min_value=0, max_value=1))
     flags = draw(st.sampled_from([0, GRAD, TRAINING, LEARNS, GRAD | OUTPUT_GRAD]))
     details = {
-        "forward": [MODEL, LEARNS, 4, 0],
-        "evaluate": [MODEL, flags, 4, 0],
-        "next": [loader, draw(st.sampled_from([None, 4])), None],
+        "forward": Forward(MODEL, LEARNS, 4),
+        "evaluate": Forward(MODEL, flags, 4),
+        "next": Fetched(loader, draw(st.sampled_from([None, 4])), None),
         "iter": loader,
         "end": loader,
         "optimizer": 1,
-        "sync": [0, ".item()"],
+        "sync": Sync(0, ".item()"),
     }
 
     def put(tape):
@@ -536,8 +535,8 @@ def test_no_phase_is_negative_and_their_sum_never_exceeds_the_step(steps, worker
         assert total(step) <= step.seconds + 1e-9, step.phases
 
 
-def folded(seconds, samples, segment, *, label="on", **more):
-    return FoldedStep(start=0.0, end=seconds, label=label, counted=True, segment=segment, num_samples=samples, **more)
+def folded(seconds, samples, segment, *, name="on", **more):
+    return FoldedStep(start=0.0, end=seconds, name=name, counted=True, segment=segment, num_samples=samples, **more)
 
 
 def test_segments_that_met_smaller_batches_do_not_seem_faster():

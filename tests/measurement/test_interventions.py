@@ -1,14 +1,17 @@
 """Which further runs a run gives a chance of telling something."""
 
-import importlib
-import types
+import pkgutil
+from dataclasses import replace
 
 import msgspec
 import pytest
 import runs
 
 from hasten.measurement.effects import compare
-from hasten.measurement.interventions import INSTALLERS, SWITCHES, TOGGLED, Shares, broken_segment, choose
+from hasten.measurement.interventions import INSTALLERS, TOGGLED, Shares, broken_segment, choose
+from hasten.measurement.recorder import Recorded
+from hasten.protocol import START, SWITCH, FixSpec, SwitchSpec
+from hasten.raw_run import RawRun, RawSegment
 from hasten.records import Facts, LoaderFacts, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
@@ -44,16 +47,16 @@ def chosen(*, phases=COMPUTING, step=0.1, faults=0.0, others=0.0, on=None, alrea
 
 def inside(**case):
     """What the alternating launch is asked for."""
-    return next((f.spec for f in chosen(**case) if f.mode == "interventions"), None)
+    return next((f.interventions for f in chosen(**case) if f.interventions is not None), None)
 
 
 def switches(**case):
-    spec = inside(**case)
-    return {} if spec is None else {cause: value for cause, _fix, _installer, value, _settle in spec["switches"]}
+    asked = inside(**case)
+    return {} if asked is None else {switch.cause: switch.fix.value for switch in asked.switches}
 
 
 def launches(**case):
-    return {f.name: f for f in chosen(**case) if f.mode == "plain"}
+    return {f.name: f for f in chosen(**case) if f.interventions is None}
 
 
 def test_a_script_without_a_loader_and_without_a_fault_needs_no_further_run():
@@ -61,25 +64,25 @@ def test_a_script_without_a_loader_and_without_a_fault_needs_no_further_run():
 
 
 def test_whoever_has_a_loader_gets_batches_for_free():
-    spec = inside(loaders=(loader(),))
-    assert spec["replay"] and not spec["device_replay"] and not spec["drain"]
+    asked = inside(loaders=(loader(),))
+    assert asked.replay and asked.device_replay is None and not asked.drain
 
 
 def test_a_loader_that_is_waited_for_is_also_run_alone():
-    assert inside(loaders=(loader(),), phases=WAITING)["drain"]
+    assert inside(loaders=(loader(),), phases=WAITING).drain
 
 
 def test_batches_are_replayed_from_the_device_where_there_is_one():
-    assert inside(loaders=(loader(),), device="cuda")["device_replay"]
+    assert inside(loaders=(loader(),), device="cuda").device_replay == "cuda"
 
 
 def test_a_validation_loader_is_not_replayed():
-    assert not (inside(loaders=(loader(role="validation"),)) or {}).get("replay")
+    assert not inside(loaders=(loader(role="validation"),)).replay
 
 
 @pytest.mark.parametrize(("step", "joined"), [(0.1, True), (2.0, False)])
 def test_only_short_steps_are_joined(step, joined):
-    assert inside(loaders=(loader(),), step=step)["join"] is joined
+    assert inside(loaders=(loader(),), step=step).join is joined
 
 
 def test_keeping_device_memory_is_tried_where_the_driver_is_asked_each_step():
@@ -182,7 +185,7 @@ def test_what_may_gain_most_is_tried_first():
 def test_more_workers_are_tried_where_batches_are_waited_for():
     slow = loader(batch_work_seconds=(0.08, 0.08))
     found = launches(loaders=(slow,), phases=WAITING)["too_few_workers"]
-    assert found.spec["fixes"] == [("num_workers", "hasten.fixes.inside.loaders:num_workers", 2)]
+    assert found.fixes == (FixSpec(name="num_workers", installer="hasten.fixes.inside.loaders:num_workers", value=2),)
     assert found.settings == {"num_workers": "2"}
     assert "too_few_workers" not in launches(loaders=(slow,))
 
@@ -224,7 +227,7 @@ def test_a_prefetch_lasts_while_the_slowest_batch_is_made_and_fits_the_memory(sl
     uneven = msgspec.structs.replace(uneven, sample_seconds=work)
     further = launches(loaders=(uneven,), phases=WAITING)["shallow_prefetch"]
     assert further.settings == {"prefetch_factor": depth}
-    assert further.beside().spec == {"seconds": further.spec["seconds"]}
+    assert further.beside().seconds == further.seconds and further.beside().fixes == ()
 
 
 @pytest.mark.parametrize(
@@ -237,14 +240,13 @@ def test_workers_are_kept_where_their_start_costs_something(settings, tried):
 
 
 def test_a_profiler_is_kept_off_in_a_launch_of_its_own():
-    tried = ("no_debug", "hasten.fixes.inside.debugging:no_profiler", True)
-    assert launches(profiler=True)["profiler_on"].spec["fixes"] == [tried]
+    tried = FixSpec(name="no_debug", installer="hasten.fixes.inside.debugging:no_profiler", value=True)
+    assert launches(profiler=True)["profiler_on"].fixes == (tried,)
 
 
 def test_what_a_further_launch_puts_on_is_there_to_be_put_on():
-    for installer in (*INSTALLERS.values(), *(installer for _fix, installer in TOGGLED.values()), SWITCHES):
-        module, _, function = installer.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
+    for installer in (*INSTALLERS.values(), *(installer for _fix, installer in TOGGLED.values()), START, SWITCH):
+        assert callable(pkgutil.resolve_name(installer))
 
 
 def test_gradients_in_validation_are_tried_without_where_validation_costs_something():
@@ -287,61 +289,57 @@ def test_a_comparison_keeps_both_sides():
 
 
 def alternating():
-    return next(f for f in chosen(loaders=(loader(),), phases=WAITING) if f.mode == "interventions")
+    return next(f for f in chosen(loaders=(loader(),), phases=WAITING) if f.interventions is not None)
 
 
-class Record:
-    """What an alternating launch told: its steps' labels, and how it ended."""
-
-    def __init__(self, *labels, exit_code=None, ended_by="hasten", segment=None):
-        self.raw = {"segment": segment, "ended_by": ended_by}
-        self.exit_code = exit_code
-        self.steps = [types.SimpleNamespace(label=label) for label in labels]
+def record(*names, exit_code=None, ended_by="hasten"):
+    """What an alternating launch told: the segments of its steps, and how it ended."""
+    segments = [RawSegment(name=name, began=0.0, ends=[1.0]) for name in names]
+    return Recorded(RawRun(pid=1, ended_by=ended_by, segments=segments, spans=[]), [], exit_code=exit_code)
 
 
 @pytest.mark.parametrize(
     ("segment", "exit_code", "broken"),
     [
         ("denormals", 1, "denormals"),
-        ("without denormals", 1, "denormals"),
         ("replay", 1, "replay"),
-        (None, 1, "warm-up"),
+        ("warm-up", 1, "warm-up"),
         ("denormals", None, None),
         ("denormals", 0, None),
     ],
 )
 def test_a_script_that_fails_names_what_it_failed_under(segment, exit_code, broken):
-    assert broken_segment(Record(segment=segment, exit_code=exit_code)) == broken
+    assert broken_segment(record(segment, exit_code=exit_code)) == broken
 
 
 def with_switches(*causes):
     further = alternating()
-    further.spec.update(switches=[[cause, "", "", True, 1] for cause in causes], drain=False)
-    return further
+    switches = tuple(SwitchSpec(cause=c, fix=FixSpec(name=c, installer="", value=True)) for c in causes)
+    return replace(further, interventions=replace(further.interventions, switches=switches, drain=False))
 
 
 def causes_of(further):
-    return [cause for cause, *_ in further.switches]
+    return [switch.cause for switch in further.interventions.switches]
 
 
 def test_what_comes_after_a_switch_that_broke_the_script_is_tried_again():
     further = with_switches("denormals", "channels_first", "thread_contention")
-    again = further.rest(Record("replay", "denormals", "without channels_first", exit_code=1))
+    again = further.rest(record("replay", "denormals", "channels_first", exit_code=1))
     assert causes_of(again) == ["thread_contention"]
-    assert not again.spec["replay"], "it came before and was read"
-    assert again.rest(Record("without thread_contention", exit_code=1)) is None
+    assert not again.interventions.replay, "it came before and was read"
+    assert again.rest(record("thread_contention", exit_code=1)) is None
 
 
 def test_every_switch_is_tried_where_the_script_fails_while_batches_are_replayed():
     further = with_switches("denormals", "channels_first")
-    again = further.rest(Record("without replay", "replay", exit_code=1))
-    assert causes_of(again) == ["denormals", "channels_first"] and not again.spec["replay"]
-    assert again.rest(Record("warm-up", exit_code=1)) is None, "it fails by itself"
+    again = further.rest(record("replay", exit_code=1))
+    assert causes_of(again) == ["denormals", "channels_first"] and not again.interventions.replay
+    assert again.rest(record("warm-up", exit_code=1)) is None, "it fails by itself"
 
 
 def test_a_short_script_is_started_again_for_what_it_did_not_come_to():
     further = with_switches("denormals", "channels_first", "thread_contention")
-    again = further.rest(Record("replay", "denormals", "without channels_first", ended_by="script", exit_code=0))
+    again = further.rest(record("replay", "denormals", "channels_first", ended_by="script", exit_code=0))
     assert causes_of(again) == ["channels_first", "thread_contention"], "the last one was not finished"
-    again = again.rest(Record("channels_first", ended_by="script", exit_code=0))
+    again = again.rest(record("channels_first", ended_by="script", exit_code=0))
     assert causes_of(again) == ["thread_contention"], "one that does not fit into the script is not tried for ever"

@@ -11,8 +11,9 @@ import pytest
 from hasten.errors import NoStepError
 from hasten.measurement.launch import Launch
 from hasten.measurement.watching import Watch
+from hasten.protocol import LaunchSpec, Status, to_json
 
-MEASURING = '["measuring", 3, 0.1, 3, ""]'
+MEASURING = to_json(Status(state="measuring", num_steps=3, seconds=1.0, num_backwards=3))
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def wait(process, folder, patience, longest, on_status):
 
 
 def test_once_a_step_was_seen_a_status_that_is_gone_is_no_lack_of_steps(tmp_path, sleeper):
-    status = tmp_path / "status-7"
+    status = tmp_path / "status-7.json"
     status.write_text(MEASURING)
     assert wait(sleeper, tmp_path, 0.2, 60.0, lambda _: status.write_text("")) == 0
 
@@ -42,14 +43,14 @@ def test_without_a_step_patience_ends(tmp_path, sleeper):
 
 
 def test_a_window_that_never_fills_is_given_up(sleeper, tmp_path):
-    (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
+    (tmp_path / "status-1.json").write_text(MEASURING)
     with pytest.raises(NoStepError, match="it may hang"):
         wait(sleeper, tmp_path, 60.0, 0.2, print)
 
 
 def test_a_script_that_makes_no_further_step_is_given_up(sleeper, tmp_path, monkeypatch):
     monkeypatch.setattr("hasten.measurement.watching.STALLS", 1)
-    (tmp_path / "status-1").write_text('["measuring", 3, 1.0, 3, "plain"]')
+    (tmp_path / "status-1.json").write_text(MEASURING)
     with pytest.raises(NoStepError, match="no further step"):
         wait(sleeper, tmp_path, 0.2, 60.0, print)
 
@@ -68,6 +69,6 @@ def test_an_interrupt_while_a_script_is_being_started_ends_it(workspace, monkeyp
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
-        Launch(command=command, spec={}, folder=workspace.new_folder(), workspace=workspace).run()
+        Launch(command=command, spec=LaunchSpec(), folder=workspace.new_folder(), workspace=workspace).run()
     assert started[0].poll() is not None, "it is left running"
     assert signal.getsignal(signal.SIGINT) is handler

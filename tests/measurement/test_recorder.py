@@ -1,26 +1,38 @@
 """A raw record, as a measured process writes it, becomes the records of a Run."""
 
-import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from hasten.measurement.folding import FoldedStep, validation_cycles
-from hasten.measurement.inside.marks import AUTOCAST, GRAD, TRAINING
 from hasten.measurement.recorder import Recorded, segment_means, where
+from hasten.protocol import from_json, to_json
+from hasten.raw_run import (
+    AUTOCAST,
+    GRAD,
+    TRAINING,
+    Copy,
+    Fetched,
+    Forward,
+    LoaderSettings,
+    RawFacts,
+    RawLoader,
+    RawOptimizer,
+    RawRun,
+    RawSegment,
+    Span,
+    StageLine,
+    StageSeconds,
+    Sync,
+    ZeroGrad,
+)
 from hasten.records import Where
 
 SCRIPT = "/home/ada/train.py"
 LEARNS = TRAINING | GRAD
-LOADER = {
-    "name": "Films",
-    "num_workers": 0,
-    "batch_size": 16,
-    "num_batches": 10,
-    "num_samples": 160,
-    "where": [SCRIPT, 5, "main"],
-    "pids": [],
-}
+LOADER = LoaderSettings(name="Films", batch_size=16, num_batches=10, num_samples=160, where=(SCRIPT, 5, "main"))
+OPTIMIZER = RawOptimizer(id=41, name="SGD", num_parameters=9, num_tensors=2, fused=None, foreach=None)
 
 
 class Writer:
@@ -28,58 +40,48 @@ class Writer:
 
     def __init__(self):
         self.at = 100.0
-        self.spans, self.bounds, self.places = [], [], []
-        self.extra = {}
+        self.spans, self.segments, self.places = [], [], []
         self.changes = {}
 
     def place(self, line, function="main"):
-        self.places.append([SCRIPT, line, function])
+        self.places.append((SCRIPT, line, function))
         return len(self.places) - 1
 
     def span(self, kind, seconds, detail=None):
-        self.spans.append([kind, self.at, self.at + seconds, detail])
+        self.spans.append(Span(kind, self.at, self.at + seconds, detail))
         self.at += seconds
 
-    def step(self, label="marked", *, flags=LEARNS, counted=True, before=()):
+    def step(self, name, *, flags=LEARNS, before=()):
         for kind, seconds, detail in before:
             self.span(kind, seconds, detail)
-        self.span("next", 1.0, [0, 16, None])
-        if label == "marked":
-            self.span("forward", 1.0, [7, flags, 16, 0])
+        self.span("next", 1.0, Fetched(0, 16, None))
+        if name == "marked":
+            self.span("forward", 1.0, Forward(7, flags, 16))
             self.span("backward", 1.0)
         else:
             self.at += 2.0
         self.span("optimizer", 0.5, 41)
         self.at += 0.5
-        self.bounds.append([self.at, label, counted])
+        self.segments[-1].ends.append(self.at)
 
-    def turn(self):
+    def segment(self, name, count=3, *, settle=0, **step):
         self.at += 10.0
-        self.bounds.append([self.at, "turn", False])
-
-    def segment(self, label, count=3, **step):
-        self.turn()
+        self.segments.append(RawSegment(name=name, began=self.at, settle=settle))
         for _ in range(count):
-            self.step(label, **step)
+            self.step(name, **step)
         return self
 
     def recorded(self, stages=()):
-        raw = {
-            "boundary": "optimizer",
-            "bounds": self.bounds,
-            "spans": self.spans,
-            "places": self.places,
-            "first_place": {},
-            "lines": [],
-            "loaders": [dict(LOADER)],
-            "extra": self.extra,
-            "facts": {"num_threads": 2},
-            "optimizers": [
-                {"id": 41, "name": "SGD", "num_parameters": 9, "num_tensors": 2, "fused": None, "foreach": None}
-            ],
-            **self.changes,
-        }
-        return Recorded(json.loads(json.dumps(raw)), list(stages))
+        raw = RawRun(
+            pid=1,
+            ended_by="hasten",
+            segments=self.segments,
+            spans=self.spans,
+            places=self.places,
+            **{"loaders": [RawLoader(settings=LOADER)], **self.changes},
+            facts=RawFacts(num_threads=2, optimizers=(OPTIMIZER,)),
+        )
+        return Recorded(from_json(RawRun, to_json(raw), source="it"), list(stages))
 
 
 @pytest.fixture
@@ -108,12 +110,12 @@ def test_a_marked_step_tells_its_phases_and_an_unmarked_one_its_wait_only(writer
 
 def test_what_is_no_measuring_is_no_step_of_the_record(writer):
     writer.segment("warm-up").segment("plain").segment("marked").segment("count", 1)
-    writer.segment("plain", counted=False)
+    writer.segment("plain", settle=3)
     assert len(writer.recorded().steps_record(zero=0.0)) == 6
 
 
 def test_the_scripts_share_of_the_time_between_is_what_the_sampler_knew(writer):
-    between = [[[SCRIPT, 9, "main"], "between", 3.0], [None, "between", 1.0], [None, "forward", 8.0]]
+    between = [((SCRIPT, 9, "main"), "between", 3.0), (None, "between", 1.0), (None, "forward", 8.0)]
     writer.changes["lines"] = between
     steps = measured(writer).steps_record(zero=0.0)
     assert steps[3].phases["script"] == pytest.approx(0.75 * 0.5)
@@ -122,22 +124,22 @@ def test_the_scripts_share_of_the_time_between_is_what_the_sampler_knew(writer):
 
 def test_hot_lines_are_seconds_a_marked_step_costliest_first(writer):
     writer.changes["lines"] = [
-        [[SCRIPT, 9, "main"], "between", 3.0],
-        [[SCRIPT, 20, "main"], "forward", 12.0],
-        [None, "backward", 60.0],
+        ((SCRIPT, 9, "main"), "between", 3.0),
+        ((SCRIPT, 20, "main"), "forward", 12.0),
+        (None, "backward", 60.0),
     ]
     lines = measured(writer).hot_lines()
     assert [(h.where.line, h.phase, h.seconds) for h in lines] == [(20, "forward", 2.0), (9, "script", 0.5)]
 
 
 def test_a_script_without_a_marked_step_has_no_hot_lines(writer):
-    writer.changes["lines"] = [[[SCRIPT, 9, "main"], "between", 3.0]]
+    writer.changes["lines"] = [((SCRIPT, 9, "main"), "between", 3.0)]
     assert writer.segment("plain").recorded().hot_lines() == ()
 
 
 def test_sync_points_are_counted_by_line_and_kind_in_marked_steps_only(writer):
     here, there = writer.place(12), writer.place(13)
-    reads = [("sync", 0.25, [here, ".item()"]), ("sync", 0.25, [here, ".item()"]), ("sync", 0.1, [there, ".cpu()"])]
+    reads = [("sync", 0.25, Sync(here, ".item()"))] * 2 + [("sync", 0.1, Sync(there, ".cpu()"))]
     writer.segment("plain", before=reads).segment("marked", before=reads)
     points = writer.recorded().sync_points()
     assert [(p.where.line, p.kind, p.calls) for p in points] == [(12, ".item()", 2.0), (13, ".cpu()", 1.0)]
@@ -145,7 +147,7 @@ def test_sync_points_are_counted_by_line_and_kind_in_marked_steps_only(writer):
 
 
 def test_a_sync_whose_line_is_unknown_is_not_told(writer):
-    writer.segment("plain").segment("marked", before=[("sync", 0.25, [-1, ".item()"])])
+    writer.segment("plain").segment("marked", before=[("sync", 0.25, Sync(-1, ".item()"))])
     assert writer.recorded().sync_points() == ()
 
 
@@ -167,7 +169,7 @@ def test_what_was_not_asked_is_none_and_not_zero(writer):
 @pytest.mark.parametrize(("in_place", "told"), [(2, True), (1, False)])
 def test_zeroing_in_place_is_a_fact_when_most_of_it_is(writer, in_place, told):
     place = writer.place(8)
-    zeroing = [("zero_grad", 0.1, [place, n >= in_place]) for n in range(3)]
+    zeroing = [("zero_grad", 0.1, ZeroGrad(place, n >= in_place)) for n in range(3)]
     facts = writer.segment("plain").segment("marked", before=zeroing).recorded().facts()
     assert facts.zero_grad_in_place is told
     assert facts.zero_grad_where.line == 8
@@ -182,8 +184,8 @@ def test_autocast_is_seen_by_its_forwards(writer):
 def test_copies_are_bytes_a_step_and_shares_of_them(writer):
     place = writer.place(15)
     copies = [
-        ("copy", 0.1, [place, 300, True, False, "torch.float32"]),
-        ("copy", 0.1, [place, 100, False, True, "torch.int64"]),
+        ("copy", 0.1, Copy(place, 300, True, False, "torch.float32")),
+        ("copy", 0.1, Copy(place, 100, False, True, "torch.int64")),
     ]
     facts = writer.segment("plain").segment("marked", before=copies).recorded().facts()
     assert (facts.copies.num_bytes, facts.copies.pinned, facts.copies.blocking) == (400.0, 0.75, 0.25)
@@ -198,7 +200,7 @@ def test_how_often_checkpoints_are_written_is_a_fact(writer):
 
 
 def test_the_time_without_a_core_is_that_of_a_step_after_the_warm_up(writer):
-    writer.extra.update(run_delay_before=1.0, run_delay_after=4.0)
+    writer.changes["run_delay"] = 3.0
     writer.segment("warm-up", 5).segment("plain", 3).segment("marked", 3)
     assert writer.recorded().facts().run_delay == pytest.approx(0.5)
 
@@ -232,38 +234,38 @@ def test_no_figure_of_a_record_is_infinite_after_two_segments_a_side(writer):
 def test_a_place_brings_its_source_line(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import torch\n    loss.backward()\n")
-    assert where([str(script), 2, "<module>"]) == Where(file=str(script), line=2, source="loss.backward()")
-    assert where(["/no/such/file.py", 3, "main"]).source == ""
+    assert where((str(script), 2, "<module>")) == Where(file=str(script), line=2, source="loss.backward()")
+    assert where(("/no/such/file.py", 3, "main")).source == ""
 
 
 # ------------------------------------------------------------------------------------------ the loader's work
 
 
 def line(start, *, seconds=1.0, pid=501, loader=None, stages=(), held=0, sample_bytes=0, files=(), samples=16):
-    return {
-        "pid": pid,
-        "loader": loader,
-        "start": start,
-        "end": start + seconds,
-        "batches": [seconds],
-        "samples": samples,
-        "seconds": [seconds / samples] * samples,
-        "stages": [list(s) for s in stages],
-        "held": held,
-        "sample_bytes": sample_bytes,
-        "files": list(files),
-    }
+    return StageLine(
+        pid=pid,
+        loader=loader,
+        start=start,
+        end=start + seconds,
+        batch_seconds=[seconds],
+        num_samples=samples,
+        sample_seconds=[seconds / samples] * samples,
+        stages=list(stages),
+        held_bytes=held,
+        sample_bytes=sample_bytes,
+        files=list(files),
+    )
 
 
-def work(writer, lines, **changes):
-    writer.changes["loaders"] = [{**LOADER, "num_workers": 1, "pids": [501], **changes}]
+def work(writer, lines):
+    writer.changes["loaders"] = [RawLoader(settings=replace(LOADER, num_workers=1), pids=[501])]
     writer.segment("plain").segment("marked")
     (loader,) = writer.recorded(lines).facts().loaders
     return loader
 
 
-DECODE = ("decode", "Pillow JPEG", 16, 0.75, 0.5, 16 * 3000)
-READ = ("read", "file", 16, 0.25, 0.125, 16 * 1000)
+DECODE = StageSeconds("decode", "Pillow JPEG", 16, 0.75, 0.5, 16 * 3000)
+READ = StageSeconds("read", "file", 16, 0.25, 0.125, 16 * 1000)
 
 
 def test_the_work_of_a_loader_is_that_of_its_workers_within_the_window(writer):
@@ -307,7 +309,7 @@ def test_the_mean_size_of_the_files_that_were_read_is_told(writer, tmp_path):
 
 
 def test_a_cycle_goes_from_one_validation_to_the_next():
-    steps = [FoldedStep(start=0.0, end=s, label="plain", counted=True, num_validations=v) for s, v in ROWS]
+    steps = [FoldedStep(start=0.0, end=s, name="plain", counted=True, num_validations=v) for s, v in ROWS]
     # The steps before the first validation and those after the last belong to no whole cycle.
     assert validation_cycles(steps) == [2.0, 3.0]
 

@@ -1,6 +1,7 @@
 """One side of a comparison is a launch of the real script, and tells how it failed."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path, work
     spec = spec_of({}, Manner(seconds=0.5))
     with pytest.raises(SideError, match="no optimizer step in 1 s"):
         bench.run(spec=spec, environment={})
-    seen = bench.run(spec={**spec, "start_seconds": 20.0}, environment={})
+    seen = bench.run(spec=replace(spec, start_seconds=20.0), environment={})
     assert seen.num_steps > 10 and seen.startup_seconds > 2.0
     assert not [*workspace.folder.glob("launch-*")]
 

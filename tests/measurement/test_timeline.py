@@ -6,36 +6,49 @@ import pytest
 
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.timeline import MOST_BARS, NUM_STEPS, timeline_of
+from hasten.raw_run import (
+    DeviceSpan,
+    Fetched,
+    Forward,
+    LoaderSettings,
+    RawLoader,
+    RawRun,
+    RawSegment,
+    Span,
+    StageLine,
+    StageSeconds,
+    Sync,
+)
 
 STEP = 1.0
 
 
-def raw(num_steps=12, *, label="marked", workers=2):
+def raw(num_steps=12, *, name="marked", more=(), device_spans=()):
     """Steps of 0.3 s waiting, 0.2 s forward, 0.3 s backward with 0.1 s of sync in it, 0.1 s optimizer, 0.1 s of the script."""
-    spans, bounds = [], [(0.0, "turn", False), (STEP, "warm-up", False)]
+    spans = [*more]
     for n in range(1, num_steps + 1):
         at = n * STEP
         spans += [
-            ["next", at, at + 0.3, [0, 16, None]],
-            ["forward", at + 0.3, at + 0.5, [7, 3, 16, 0]],
-            ["sync", at + 0.6, at + 0.7, [0, ".item()"]],
-            ["backward", at + 0.5, at + 0.8, None],
-            ["optimizer", at + 0.8, at + 0.9, 1],
+            Span("next", at, at + 0.3, Fetched(0, 16, None)),
+            Span("forward", at + 0.3, at + 0.5, Forward(7, 3, 16)),
+            Span("sync", at + 0.6, at + 0.7, Sync(0, ".item()")),
+            Span("backward", at + 0.5, at + 0.8),
+            Span("optimizer", at + 0.8, at + 0.9, 1),
         ]
-        bounds.append((at + STEP, label, True))
-    return {
-        "pid": 1,
-        "spans": spans,
-        "bounds": bounds,
-        "loaders": [{"num_workers": workers}],
-        "lines": [],
-        "device_spans": [],
-    }
+    ends = [(n + 1) * STEP for n in range(1, num_steps + 1)]
+    return RawRun(
+        pid=1,
+        ended_by="hasten",
+        spans=sorted(spans, key=lambda span: span.end),
+        segments=[RawSegment(name="warm-up", ends=[STEP]), RawSegment(name=name, began=STEP, ends=ends)],
+        loaders=[RawLoader(settings=LoaderSettings(name="Films", num_workers=2))],
+        device_spans=[*device_spans],
+    )
 
 
-def batch(pid, start, end, stages):
-    told = [[name, "", 1, seconds, seconds, 0] for name, seconds in stages.items()]
-    return {"pid": pid, "loader": 0, "start": start, "end": end, "stages": told}
+def batch(pid, start, end, stages, **more):
+    told = [StageSeconds(name, "", 1, seconds, seconds, 0) for name, seconds in stages.items()]
+    return StageLine(pid=pid, start=start, end=end, stages=told, **more)
 
 
 def lane(timeline, name):
@@ -78,7 +91,7 @@ def test_workers_have_lanes_in_which_stages_follow_each_other():
 
 
 def test_tasks_of_our_own_loader_have_lanes_and_count_as_no_batch():
-    told = {**batch(11, 3.0, 3.2, {"getitem": 0.15, "collate": 0.05}), "loader": None, "ticket": True}
+    told = batch(11, 3.0, 3.2, {"getitem": 0.15, "collate": 0.05}, is_task=True)
     recorded = Recorded(raw(), [told])
     assert recorded.stages == []
     bars = [bar for bar in timeline_of(recorded, zero=0.0).bars if bar.lane == "worker 1"]
@@ -86,32 +99,29 @@ def test_tasks_of_our_own_loader_have_lanes_and_count_as_no_batch():
 
 
 def test_the_device_does_one_thing_after_the_other():
-    told = raw()
-    told["device_spans"] = [["forward", 3.3, 0.4, False], ["backward", 3.5, 0.3, True]]
+    told = raw(device_spans=[DeviceSpan("forward", 3.3, 0.4, False), DeviceSpan("backward", 3.5, 0.3, True)])
     bars = [bar for bar in timeline_of(Recorded(told, []), zero=0.0).bars if bar.lane == "device"]
     assert bars[1].start == pytest.approx(bars[0].start + 0.4)
 
 
 def test_steps_with_something_out_of_the_ordinary_are_not_the_example():
-    told = raw(12)
-    told["spans"].append(["checkpoint", 3.9, 3.99, None])
+    told = raw(12, more=[Span("checkpoint", 3.9, 3.99)])
     timeline = timeline_of(Recorded(told, []), zero=0.0)
     assert timeline.start >= 4.0 - 1e-9 and "checkpoint" not in {bar.kind for bar in timeline.bars}
 
 
 def test_without_marked_steps_there_is_no_timeline():
-    assert timeline_of(Recorded(raw(label="plain"), []), zero=0.0) is None
+    assert timeline_of(Recorded(raw(name="plain"), []), zero=0.0) is None
 
 
 def interrupted(*, each, seconds):
     """Steps whose waiting is interrupted `each` times, for so long."""
-    told = raw()
     more = [
-        ["sync", n * STEP + 0.3 * k / each, n * STEP + 0.3 * k / each + seconds, [0, ".item()"]]
+        Span("sync", n * STEP + 0.3 * k / each, n * STEP + 0.3 * k / each + seconds, Sync(0, ".item()"))
         for n in range(1, 13)
         for k in range(1, each)
     ]
-    return Recorded({**told, "spans": sorted([*told["spans"], *more], key=lambda span: span[2])}, [])
+    return Recorded(raw(more=more), [])
 
 
 def test_what_is_too_short_to_be_seen_does_not_part_a_bar():
@@ -129,7 +139,7 @@ def test_of_too_many_bars_those_of_the_first_steps_are_shown_whole():
 
 
 def test_of_a_step_with_too_many_bars_the_beginning_is_shown():
-    tickets = [batch(11, n / 700, (n + 1) / 700, {"read": 0.001}) for n in range(13 * 700)]
-    timeline = timeline_of(Recorded(raw(), tickets), zero=0.0)
+    tasks = [batch(11, n / 700, (n + 1) / 700, {"read": 0.001}) for n in range(13 * 700)]
+    timeline = timeline_of(Recorded(raw(), tasks), zero=0.0)
     assert MOST_BARS - 1 <= len(timeline.bars) <= MOST_BARS
     assert timeline.step_ends == () and timeline.seconds == pytest.approx(STEP * MOST_BARS / 706, rel=0.02)

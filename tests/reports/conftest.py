@@ -165,7 +165,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             interval=Interval(0.1204, 0.1103, 0.1312),
             confirmed_by="free_batches",
             because=(
-                "decode takes 69 % of the workers' time, 9.7 ms a sample",
+                "decode takes 69% of the workers' time, 9.7 ms a sample",
                 "the same files take 6.1 ms a sample with simplejpeg: 1.6x",
                 "with batches for free the step takes 97 ms",
             ),
@@ -181,7 +181,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             kind="too-few-workers",
             title="Too few workers",
             recoverable=0.0431,
-            because=("2 workers are busy 98 % of the time and the queue is empty at 9 of 10 steps",),
+            because=("2 workers are busy 98% of the time and the queue is empty at 9 of 10 steps",),
             remedy="Set num_workers=4.",
             where=Where(file="/home/ada/films/train.py", line=88, function="main"),
         ),
@@ -195,7 +195,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
         ),
     )
     diagnosis = Diagnosis(
-        verdict="Data-bound: the step waits 69 % of its time for images that two workers decode with Pillow.",
+        verdict="Data-bound: the step waits 69% of its time for images that two workers decode with Pillow.",
         breakdown=breakdown,
         ceiling=Ceiling(free_batches=0.0973, loader_alone=0.2088, headroom=0.2151),
         findings=findings,
@@ -208,7 +208,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             WhatIf(
                 change="a disk without latency",
                 step_seconds=0.309,
-                because="reading is 3 % of the workers' time",
+                because="reading is 3% of the workers' time",
             ),
         ),
         cache=CacheNeed(
@@ -239,7 +239,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         num_measured_samples=51200,
     )
     used = DeviceSample(
-        utilisation=0.97,
+        utilization=0.97,
         memory_used_bytes=int(6.3 * GIB),
         temperature_celsius=64.0,
         power_watts=181.0,
@@ -281,7 +281,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         device_wait=0.0,
     )
     diagnosis = Diagnosis(
-        verdict="Nothing wrong: compute-bound, within 3 % of what this machine does with batches for free.",
+        verdict="Nothing wrong: compute-bound, within 3% of what this machine does with batches for free.",
         breakdown=breakdown,
         ceiling=Ceiling(free_batches=0.0722, free_copies=0.0716, loader_alone=0.0038, headroom=0.002),
         findings=(),
@@ -309,7 +309,7 @@ def missing_phases() -> tuple[Run, Diagnosis]:
         num_steps=40,
     )
     diagnosis = Diagnosis(
-        verdict="Not known: 38 % of the step is unaccounted.",
+        verdict="Not known: 38% of the step is unaccounted.",
         breakdown=breakdown,
         ceiling=Ceiling(),
         findings=(),
@@ -374,7 +374,7 @@ def hostile() -> tuple[Run, Diagnosis]:
         step_seconds=0.02,
         median_seconds=0.02,
         spread=Interval(0.02, 0.0199, 0.0201),
-        phases={"forward": 0.004, "[red]new[/red]": 0.006},
+        phases={"forward": 0.004, "backward": 0.006},
         unaccounted=0.01,
         samples_per_second=412345.0,
         num_steps=30,

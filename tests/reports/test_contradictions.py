@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from paper import Paper
 
+from hasten import format
 from hasten.diagnosis.diagnose import diagnose
 from hasten.records import Check, Interval, Run, Tuning
-from hasten.reports import format
 from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.page import Told, page
 from hasten.reports.text import print_diagnosis

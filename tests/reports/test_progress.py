@@ -62,10 +62,10 @@ def test_a_log_names_each_stage_and_is_never_silent_for_long():
     file, clock = io.StringIO(), Clock()
     log = log_on(file, clock)
     log.update("measuring the script", 3.0, 12.0)
-    wait_for(lambda: file.getvalue() == "hasten: [0:00] measuring the script, 25 %\n")
+    wait_for(lambda: file.getvalue() == "hasten: [0:00] measuring the script, 25%\n")
     log.update("measuring the script", 6.0, 12.0)
     clock.now += 75
-    wait_for(lambda: file.getvalue().endswith("hasten: [1:15] measuring the script, 50 %\n"))
+    wait_for(lambda: file.getvalue().endswith("hasten: [1:15] measuring the script, 50%\n"))
     log.update("trying bf16")
     wait_for(lambda: file.getvalue().endswith("hasten: [1:15] trying bf16\n"))
     log.close()

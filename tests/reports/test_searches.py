@@ -12,7 +12,7 @@ from hasten.reports.speedtest import print_before_and_after
 from hasten.reports.tuning import print_tuning
 
 COMPARISON = Comparison(
-    verdict="unclear",
+    verdict="inconclusive",
     ratio=Interval(1.04, 0.98, 1.1),
     max_slowdown=0.05,
     old_seconds=(0.1, 0.11),

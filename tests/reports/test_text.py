@@ -130,7 +130,7 @@ def test_markup_and_control_characters_in_names_are_shown_not_obeyed(cases):
 
 def test_a_phase_not_seen_is_told_apart_from_one_that_took_no_time(cases):
     text = card(cases["data_bound"], width=80)
-    assert re.search(r"under 1 % each: .*\n.* logging 0 ms\n", text)
+    assert re.search(r"under 1% each: [^:]*logging 0 ms\n", text)
     assert re.search(r"not seen: H2D copy, validation, checkpoint\n", text)
 
 
@@ -143,7 +143,7 @@ def test_the_costliest_finding_comes_first_whatever_their_order(cases):
 def test_a_finding_without_evidence_or_place_is_still_told(cases):
     run, diagnosis = cases["healthy"]
     bare = msgspec.structs.replace(diagnosis, findings=(Finding(kind="sync", title="Sync points", recoverable=0.0),))
-    assert re.search(r"1\. Sync points +~0 ms a step \(0 %\)\n +\[estimated\]\n", card((run, bare)))
+    assert re.search(r"1\. Sync points +~0 ms a step \(0%\)\n +\[estimated\]\n", card((run, bare)))
 
 
 def test_a_device_that_was_trained_on_is_never_no_gpu(cases):

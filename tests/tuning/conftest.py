@@ -19,8 +19,8 @@ class FakeBench:
         self.launches = []
         self.folder = Path("sides")
 
-    def run(self, *, spec, environment, on_status=None):
-        settings = {name: value for name, _, value in spec["fixes"]}
+    def run(self, *, spec, environment):
+        settings = {fix.name: fix.value for fix in spec.fixes}
         self.launches.append(settings)
         if self.failing & set(settings):
             raise SideError("the script failed (exit code 1): RuntimeError: no")
@@ -34,7 +34,7 @@ class FakeBench:
             samples_per_step=32.0,
             startup_seconds=2.0 + self._compiling(settings),
             peak_bytes=1e9,
-            fixes={name: self.refused.get(name, "on") for name in settings},
+            not_applied={name: why for name, why in self.refused.items() if name in settings},
         )
 
     def _compiling(self, settings):

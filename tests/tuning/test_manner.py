@@ -6,7 +6,7 @@ from runs import loader, run
 
 from hasten.fixes.fix import situation_of
 from hasten.measurement.measure import Wanted, measure
-from hasten.tuning.manner import Manner, manner_of, spec_of, told_under
+from hasten.tuning.manner import Manner, base_spec, manner_of, spec_of
 
 ENDLESS = """
 import torch
@@ -40,10 +40,11 @@ if __name__ == "__main__":
 def test_only_what_keeps_samples_is_measured_warm():
     first = situation_of(run(loaders=(loader(),)), {})
     cold, kept = {"bf16": True}, {"cache": "8 GiB"}
-    assert "repeated_batches" not in told_under(cold, manner_of(first, cold))
-    told = told_under(kept, manner_of(first, kept))
-    assert 0 < told["repeated_batches"] < told["warm_steps"]
-    assert told.items() <= spec_of(kept, manner_of(first, kept)).items()
+    assert base_spec(cold, manner_of(first, cold)).repeated_batches is None
+    warm = base_spec(kept, manner_of(first, kept))
+    assert 0 < warm.repeated_batches < warm.warm_steps
+    side = spec_of(kept, manner_of(first, kept))
+    assert (side.repeated_batches, side.warm_steps) == (warm.repeated_batches, warm.warm_steps)
 
 
 def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
@@ -54,8 +55,8 @@ def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
         return manner.repeated_batches * 32, value({"cache": "auto"}, manner)
 
     def value(settings, manner):
-        ((_, _, value),) = told_under(settings, manner)["fixes"]
-        return value
+        (fix,) = base_spec(settings, manner).fixes
+        return fix.value
 
     repeated, held = budget(10_000_000)
     whole = held / repeated * 10_000_000
@@ -70,7 +71,7 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     Image.effect_noise((300, 300), 80).save("photograph.png")
     (tmp_path / "train.py").write_text(ENDLESS)
     settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
-    spec = told_under(settings, Manner(repeated_batches=8, warm_steps=9))
+    spec = base_spec(settings, Manner(repeated_batches=8, warm_steps=9))
     found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
     (photographs,) = found.facts.loaders
     assert photographs.num_cache_misses <= 4, "all samples are made from one file"

@@ -23,11 +23,11 @@ class Runs:
         self.pace, self.end, self.launched = pace, end, []
 
     def run_whole(self, *, spec, environment):
-        settings = {name: value for name, _, value in spec["fixes"]}
-        self.launched.append((settings, spec["shift"], environment.get("PYTHONUNBUFFERED")))
+        settings = {fix.name: fix.value for fix in spec.fixes}
+        self.launched.append((settings, spec.shift, environment.get("PYTHONUNBUFFERED")))
         step = self.pace[next(iter(settings), "")]
         lines = [
-            f"accuracy {min(0.99, step * n + 0.001 * (spec['shift'] // 1000)):.4f}\n" for n in range(1, self.end + 1)
+            f"accuracy {min(0.99, step * n + 0.001 * (spec.shift // 1000)):.4f}\n" for n in range(1, self.end + 1)
         ]
         grown = [(float(n + 1), sum(map(len, lines[: n + 1]))) for n in range(len(lines))]
         return Output(text="".join(lines), grown=grown, seconds=float(self.end))

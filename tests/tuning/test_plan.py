@@ -97,7 +97,7 @@ def test_every_line_says_what_it_gained_or_why_it_is_off():
 def test_an_empty_plan_says_so():
     text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None))
     assert "# Empty: of 4 trials none was faster." in text
-    late = (Skipped(fix="bf16", reason="it may save 20 % of the step", state="no time"),)
+    late = (Skipped(fix="bf16", reason="it may save 20% of the step", state="no time"),)
     text = plan_text(msgspec.structs.replace(TUNING, settings={}, proof=None, trials=(), skipped=late))
     assert "# Empty: no time was left to try bf16, --budget gives more." in text
 
@@ -172,10 +172,10 @@ def test_the_loss_that_the_proof_saw_is_in_the_plan_and_read_back(tmp_path):
     path = tmp_path / "hasten.toml"
     write_plan(path, proven)
     seen = read_plan(path).seen
-    assert seen["loss_steps"] == 40 and seen["loss"] == pytest.approx(2.0 - 0.011 * 33, abs=0.02)
-    assert seen["loss_spread"] > 0
+    assert seen.loss_steps == 40 and seen.loss == pytest.approx(2.0 - 0.011 * 33, abs=0.02)
+    assert seen.loss_spread > 0
     write_plan(path, msgspec.structs.replace(tuning, settings={"cache": "auto"}))
-    assert not read_plan(path).seen, "epochs of its proof may have been cut short"
+    assert read_plan(path).seen is None, "epochs of its proof may have been cut short"
 
 
 def test_on_another_machine_it_says_which_lines_are_in_doubt():
@@ -209,6 +209,6 @@ def test_functions_that_the_user_vouches_for_survive_another_search(tmp_path):
 def test_a_plan_says_what_the_cache_holds_where(tmp_path):
     need = CacheNeed(bytes_per_sample=1e6, num_samples=3000, total_bytes=3 << 30, k_factor=5.0, fits_share=0.33)
     settings = {"cache": "auto", "disk_cache": "auto"}
-    assert "RAM holds 33 % of 3.0 GiB, the disk the rest" in plan_text(
+    assert "RAM holds 33% of 3.0 GiB, the disk the rest" in plan_text(
         msgspec.structs.replace(TUNING, settings=settings, cache=need)
     )

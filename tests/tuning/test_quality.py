@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.tuning import quality
 from hasten.tuning.judge import Judge, _band, verdict_of
 from hasten.tuning.metric import metric_holds
@@ -13,13 +14,13 @@ from hasten.tuning.metric import metric_holds
 
 def told(losses, *, batches=("a", "b"), rows=(), moved=(True, True), gradients=None):
     gradients = np.arange(1, 9, dtype=np.float32) if gradients is None else gradients
-    return {
-        "losses": list(losses),
-        "batches": list(batches),
-        "rows": [list(row) for row in rows],
-        "moved": moved,
-        "gradients": base64.b64encode(gradients.astype(np.float32).tobytes()).decode(),
-    }
+    return RawQuality(
+        losses=list(losses),
+        batches=list(batches),
+        rows=[list(row) for row in rows],
+        moved=moved,
+        gradients=base64.b64encode(gradients.astype(np.float32).tobytes()).decode(),
+    )
 
 
 def falling(seed=0, *, level=2.0, to=1.0, noise=0.05, number=30):
@@ -64,18 +65,18 @@ def test_batches_are_equal_otherwise_drawn_or_never_the_same():
     assert quality.batches_equal(told([1.0], batches=[]), same, same).state == "unknown"
 
 
-def asked(*epochs, own=(64, 0), trouble=""):
+def asked(*epochs, own=(64, 0), trouble="", dataset=0):
     """What a launch tells of the samples it asked for; an epoch that is over is a word, one that is not a list."""
     told = [
-        {
-            "of": 0,
-            "order": list(epoch),
-            "length": len(epoch) if isinstance(epoch, str) else None,
-            "repeats": len({*epoch}) < len(epoch),
-        }
+        SampledEpoch(
+            dataset=dataset,
+            order=list(epoch),
+            num_keys=len(epoch) if isinstance(epoch, str) else None,
+            repeats=len({*epoch}) < len(epoch),
+        )
         for epoch in epochs
     ]
-    return {"epochs": told, "own": own, "own_trouble": trouble}
+    return RawQuality(epochs=told, num_equal=own[0], num_other=own[1], samples_trouble=trouble)
 
 
 @pytest.mark.parametrize(
@@ -95,28 +96,23 @@ def asked(*epochs, own=(64, 0), trouble=""):
         (asked("abc"), asked("abc", own=(60, 4)), "unknown"),
         (asked("abc"), asked("abc", own=(0, 0)), "unknown"),
         (asked("abc"), asked("abc", trouble="no files here"), "unknown"),
-        (asked("abc"), {}, "unknown"),
+        (asked("abc"), RawQuality(), "unknown"),
     ],
 )
 def test_the_scripts_own_samples_are_told_from_others(script, drawn, state):
     assert quality.own_samples(script, drawn, remade=drawn).state == state
 
 
-def of_dataset(number, told):
-    return {**told, "epochs": [{**epoch, "of": number} for epoch in told["epochs"]]}
-
-
 def test_the_first_epoch_of_each_dataset_must_be_in_the_scripts_order():
-    validation = asked("xy")["epochs"]
-    script, moved = asked("abc", "bca"), asked("acb", "bca")
+    script, moved = asked("abc", "bca", dataset=1), asked("acb", "bca", dataset=1)
     for told in (script, moved):
-        told["epochs"] = [*validation, *of_dataset(1, told)["epochs"]]
+        told.epochs = asked("xy").epochs + told.epochs
     assert quality.own_samples(script, script, remade=script).state == "passed"
     assert quality.own_samples(script, moved, remade=moved).state == "unknown"
 
 
 def test_epochs_of_another_dataset_are_other_samples():
-    other = of_dataset(1, asked("abc"))
+    other = asked("abc", dataset=1)
     assert quality.own_samples(asked("abc"), other, remade=other).state == "unknown"
 
 

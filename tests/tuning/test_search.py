@@ -83,7 +83,7 @@ def test_what_promises_as_much_as_the_best_shares_its_time():
 
     def noting(settings, added, promised, share):
         shares.update(dict.fromkeys(added, share))
-        return Trial(fix=next(iter(added)), value=True, verdict="unclear")
+        return Trial(fix=next(iter(added)), value=True, verdict="inconclusive")
 
     first = FakeSituation({"bf16": 0.3, "channels_last": 0.2, "set_to_none": 0.05})
     [*search(first, try_fix=noting, diagnose_again=lambda _: None, time_left=lambda: PLENTY)]

@@ -35,8 +35,8 @@ def add_check(verbs: Verbs) -> None:
 
 def _check(wanted: argparse.Namespace) -> int:
     from hasten.diagnosis.check import check
-    from hasten.measurement.system.disk import measure_disk
-    from hasten.measurement.system.machine import read_machine
+    from hasten.machine.disk import measure_disk
+    from hasten.machine.machine import read_machine
     from hasten.reports.progress import progress
     from hasten.reports.text import print_check
 

@@ -108,7 +108,7 @@ def _tested(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport)
 
 def _prepare(wanted: argparse.Namespace, workload: Workload, bar: ProgressReport) -> tuple[Path, int, int]:
     """The data folder, its images (as many as an epoch takes) and its labels."""
-    from hasten.measurement.system.machine import read_machine
+    from hasten.machine.machine import read_machine
     from hasten.workloads.catalog import describe_data
 
     on_gpu = bool(read_machine().devices)

@@ -39,7 +39,6 @@ def add_tune(verbs: Verbs) -> None:
     _add_budget(verb)
     verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="where the plan goes (hasten.toml)")
     verb.add_argument("--resume", action="store_true", help="go on with the last search of this command")
-    verb.add_argument("--write", action="store_true", help="apply the edits that only the source can have")
     add_command(verb)
 
 
@@ -61,18 +60,13 @@ def _add_budget(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--metric-lower", action="store_true", help="of that number, less is better")
 
 
-def _tune(wanted: argparse.Namespace, *, resume: bool | None = None, write: bool | None = None) -> int:
+def _tune(wanted: argparse.Namespace, *, resume: bool | None = None) -> int:
     from hasten.reports.tuning import print_tuning
-    from hasten.tuning.edits import write_edits
     from hasten.tuning.plan import check_place, write_plan
 
     check_place(wanted.plan)
-    goes_on = wanted.resume if resume is None else resume
-    tuning = _search(wanted, resume=goes_on)
+    tuning = _search(wanted, resume=wanted.resume if resume is None else resume)
     write_plan(wanted.plan, tuning)
-    within = Path.cwd() if goes_on else None  # what a record names outside is not touched
-    for line in write_edits(tuning.edits, within=within) if (wanted.write if write is None else write) else ():
-        tell(line)
     record = RESULTS / "tunings" / tuning.id / "tuning.json"
     if wanted.json:
         print_json({"tuning": tuning, "plan": str(wanted.plan)})
@@ -135,15 +129,14 @@ def add_run(verbs: Verbs) -> None:
     verb = add_verb(verbs, "run", says, _run, usage=f"hasten run [options] {WHAT_TO_RUN}")
     verb.add_argument("--plan", type=Path, default=PLAN, metavar="FILE", help="the plan (hasten.toml)")
     verb.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; repeatable")
-    verb.add_argument("--live", action="store_true", help="show how it goes in the terminal's last row")
     verb.add_argument("--auto", action="store_true", help="tune first, where there is no plan yet")
     _add_budget(verb)
     add_command(verb)
 
 
 def _run(wanted: argparse.Namespace) -> int:
+    from hasten.machine.machine import read_machine
     from hasten.measurement.launch import command_words
-    from hasten.measurement.system.machine import read_machine
     from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
     from hasten.tuning.running import run_under
 
@@ -152,10 +145,10 @@ def _run(wanted: argparse.Namespace) -> int:
     words = command_of(wanted)
     command = command_words(words, module=wanted.module)
     if wanted.auto and not wanted.plan.exists():
-        _tune(wanted, resume=False, write=False)
+        _tune(wanted, resume=False)
     told = ("-m", *words) if wanted.module else tuple(words)
     bare = not wanted.plan.exists() and wanted.set and wanted.plan == PLAN
     plan = with_changes(Plan(settings={}, proof="proven") if bare else read_plan(wanted.plan), wanted.set)
     for line in doubts(plan, read_machine(), told):
         tell(line)
-    return run_under(plan, command, told=told, root=RESULTS, live=wanted.live)
+    return run_under(plan, command, told=told, root=RESULTS)

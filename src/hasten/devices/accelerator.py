@@ -92,6 +92,16 @@ def free_memory(device: torch.device) -> int:
     return int(ask(device)[0] if ask is not None else module.recommended_max_memory() - memory_in_use())
 
 
+def share_in_use() -> float:
+    """Share of the current device's memory that is not free, 0..1; on MPS of what it recommends to use."""
+    module = torch.get_device_module(built_for())
+    ask = getattr(module, "mem_get_info", None)
+    if ask is None:
+        return memory_in_use() / module.recommended_max_memory()
+    free, total = ask()
+    return 1.0 - free / total
+
+
 def give_back_memory() -> None:
     """Give what torch's allocator keeps for later back to the device; nothing where the device was never used."""
     if is_in_use():

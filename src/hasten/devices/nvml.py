@@ -86,7 +86,7 @@ class Nvml:
     def _sample_of(self, nvml: ModuleType, index: int, handle: object) -> DeviceSample:
         read, write = self._pcie.get(index, (None, None))
         return DeviceSample(
-            utilisation=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            utilization=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
             memory_used_bytes=self._ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used)),
             temperature_celsius=self._ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))

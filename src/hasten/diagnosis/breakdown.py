@@ -16,7 +16,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from hasten.records import PHASES, RARE, Breakdown, Interval, Run, Step
+from hasten.records import PHASES, RARE, Breakdown, Interval, Phase, Run, Step
 from hasten.stats import mean_at_size, mean_interval, typical_size
 
 MANY_MARKS = 100  # a step
@@ -34,7 +34,7 @@ def break_down(run: Run) -> Breakdown:
     typical = typical_size(s.num_samples for s in run.steps)
     regular = _mean_regular(plain, typical)
     phases = _phases(within, regular, run)
-    rare = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
+    rare: dict[Phase, float] = {p: s for p in RARE if (s := _rare_seconds(run, p)) is not None}
     if len(within) < len(run.steps):
         rare["epoch_start"], own = _longer_first_steps(run, within, regular, typical)
         phases.update({phase: (phases[phase] or 0.0) + seconds for phase, seconds in own.items()})
@@ -69,7 +69,7 @@ def _mean_regular(steps: Sequence[Step], typical: float | None) -> float:
     return mean_at_size([_regular(s) for s in steps], [s.num_samples for s in steps], typical=typical)
 
 
-def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float | None]:
+def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, float | None]:
     """Mean seconds of each regular phase, scaled to the time of record; None where it was never seen."""
     marked = [s for s in within if s.marked]
     if not marked:
@@ -81,7 +81,7 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float
     many = run.overhead is not None and run.overhead.marks_per_step > MANY_MARKS
     excess = min(max(0.0, mean - regular), scripted) if many else 0.0
     scale = regular / (mean - excess) if mean > 0 else 1.0
-    phases: dict[str, float | None] = {}
+    phases: dict[Phase, float | None] = {}
     for phase in PHASES:
         if phase not in RARE:
             times = [s.phases[phase] for s in marked if phase in s.phases]
@@ -92,13 +92,13 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[str, float
     return phases
 
 
-def _rare_seconds(run: Run, phase: str) -> float | None:
+def _rare_seconds(run: Run, phase: Phase) -> float | None:
     """Seconds a step of what happens once in a while; None where it never happened."""
     times = [s.phases[phase] for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
     return statistics.fmean(times) * _how_often(run, phase, len(times)) if times else None
 
 
-def _how_often(run: Run, phase: str, count: int) -> float:
+def _how_often(run: Run, phase: Phase, count: int) -> float:
     """Times a step, of something that happened `count` times in the window."""
     every = run.facts.steps_per_epoch
     observed = count / len(run.steps)
@@ -111,7 +111,7 @@ def _how_often(run: Run, phase: str, count: int) -> float:
 
 def _longer_first_steps(
     run: Run, within: Sequence[Step], regular: float, typical: float | None
-) -> tuple[float, dict[str, float]]:
+) -> tuple[float, dict[Phase, float]]:
     """Seconds a step that epochs' first steps take longer than others, and those of the script's own among them.
 
     What more samples take, where a first batch is larger than the others, is not among them.
@@ -123,7 +123,7 @@ def _longer_first_steps(
         regular *= statistics.fmean(s.num_samples or 0 for s in first) / typical
     longer = max(0.0, often * (taken - regular))
     marked, others = [s for s in first if s.marked], [s for s in within if s.marked]
-    own: dict[str, float] = {}
+    own: dict[Phase, float] = {}
     for phase in SCRIPT if marked and others else ():
         more, usual = (statistics.fmean(s.phases.get(phase, 0.0) for s in steps) for steps in (marked, others))
         seconds = min(often * (more - usual), longer)
@@ -153,7 +153,7 @@ def _stretches(plain: Sequence[Step], *, whole: bool) -> list[float]:
 
 
 def _spread(means: Sequence[float], total: float) -> Interval | None:
-    """95 % interval of the mean, by the means of stretches."""
+    """95% interval of the mean, by the means of stretches."""
     if len(means) < 2:
         return None
     estimate = mean_interval(means)
@@ -161,12 +161,14 @@ def _spread(means: Sequence[float], total: float) -> Interval | None:
     return Interval(value=total, low=max(0.0, estimate.low + shift), high=estimate.high + shift)
 
 
-def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[str, float]]:
+def _device(marked: Sequence[Step], total: float) -> tuple[float | None, dict[Phase, float]]:
     """Seconds a step that the device waited for data, and was busy with each phase; nothing on a CPU."""
     seen = [s for s in marked if s.device]
     if not seen:
         return None, {}
-    phases = {p: sum(s.device.get(p, 0.0) for s in seen) / len(seen) for s in seen for p in s.device}
+    phases: dict[Phase, float] = {
+        p: sum(s.device.get(p, 0.0) for s in seen) / len(seen) for s in seen for p in s.device
+    }
     wait = statistics.fmean(
         max(0.0, min(s.phases.get("data_wait", 0.0), s.seconds - sum(s.device.values()))) for s in seen
     )

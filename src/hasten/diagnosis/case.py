@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 
 from hasten.diagnosis.ceiling import intervention, train_loader
-from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Run, Where
+from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Phase, Run, Where
 from hasten.stats import scaled
 
 # A finding must promise at least this share of the step: below it lies the noise of shared machines.
@@ -37,7 +37,7 @@ class Case:
         self.ceiling = ceiling
         self.step = breakdown.step_seconds
 
-    def phase(self, *names: str) -> float:
+    def phase(self, *names: Phase) -> float:
         """Seconds a step of these phases; what was not seen counts nothing.
 
         What computes takes as long as the device takes for it, where the host only asks for it.
@@ -46,7 +46,7 @@ class Case:
         device = {name: known.device_phases.get(name, 0.0) for name in COMPUTING}
         return sum(max(known.phases.get(name) or 0.0, device.get(name, 0.0)) for name in names)
 
-    def share(self, *names: str) -> float:
+    def share(self, *names: Phase) -> float:
         """The same as a share of the step."""
         return self.phase(*names) / self.step if self.step else 0.0
 
@@ -126,15 +126,15 @@ class Case:
         """Whether an intervention was made and gave a ratio."""
         return intervention(self.run, name) is not None
 
-    def where(self, phase: str) -> Where | None:
+    def where(self, phase: Phase) -> Where | None:
         """The first place that a phase was entered from."""
         return self.facts.where.get(phase)
 
-    def lines(self, *phases: str) -> list[HotLine]:
+    def lines(self, *phases: Phase) -> list[HotLine]:
         """Hot lines of the training process in these phases, costliest first; together what the phases took."""
         return [h for phase in phases for h in self._lines_of(phase)]
 
-    def _lines_of(self, phase: str) -> list[HotLine]:
+    def _lines_of(self, phase: Phase) -> list[HotLine]:
         lines = [h for h in self.run.hot_lines if h.phase == phase and not h.in_worker]
         total = sum(h.seconds for h in lines)
         # Sampling tells the lines' shares; how long the phase is, marks know better: short code in Python is met too
@@ -173,14 +173,3 @@ class Case:
         """Whether a finding promises enough to be told."""
         least = WORTH if finding.confirmed_by is not None else WORTH_INFERRED
         return finding.recoverable >= least * self.step
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds with two or three digits, for evidence lines."""
-    value = 1e3 * seconds
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{1e3 * value:.0f} µs"
-
-
-def percent(share: float) -> str:
-    """A share in whole percent, for evidence lines."""
-    return f"{100 * share:.0f} %"

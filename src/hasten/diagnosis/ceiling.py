@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 
+from hasten import format
 from hasten.records import Breakdown, CacheNeed, Ceiling, Intervention, LoaderFacts, Run, WhatIf
 
 USABLE_MEMORY = 0.8  # share of the available memory that a cache may take
@@ -99,9 +100,9 @@ def _more_memory(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | N
     if not total or not kept:
         return None
     saved = min(ceiling.headroom, ceiling.headroom * kept / total)
-    place = "memory as it is" if need.fits_share >= 1.0 else f"{need.total_bytes / 2**30:.1f} GiB of memory for it"
+    place = "memory as it is" if need.fits_share >= 1.0 else f"{format.size(need.total_bytes)} of memory for it"
     return WhatIf(
         change=f"a full cache of decoded samples ({place})",
         step_seconds=breakdown.step_seconds - saved,
-        because=f"reading and decoding are {100 * kept / total:.0f} % of the loader's work",
+        because=f"reading and decoding are {format.share(kept / total)} of the loader's work",
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hasten import format
 from hasten.diagnosis.check_device import check_device, check_precision, check_torch
 from hasten.records import CheckLine, DiskSpeed, Machine
 
-GIB = 2.0**30
 DOCKER_SHM = 64 << 20  # what a container gets when nobody asks for more
 AMPLE_SHM = 1 << 30
 SLOW_RANDOM = 50e6  # bytes a second: some 500 photographs of 100 kB a reader
@@ -66,11 +66,11 @@ def _cores(machine: Machine) -> CheckLine:
 
 def _memory(machine: Machine) -> CheckLine:
     usable, free = machine.memory_bytes, machine.memory_available_bytes
-    text = f"{usable / GIB:.1f} GiB, {free / GIB:.1f} GiB of it available"
+    text = f"{format.size(usable)}, {format.size(free)} of it available"
     present = machine.memory_present_bytes
     limited = present is not None and usable < 0.95 * present
     if limited:
-        text += f"; the container's limit, of {(present or 0) / GIB:.1f} GiB present"
+        text += f"; the container's limit, of {format.size(present)} present"
     if free < LITTLE_FREE * usable:
         remedy = "End what else holds memory" + (", or raise the container's limit." if limited else ".")
         return CheckLine("memory", "bad", text + ".", remedy)
@@ -83,7 +83,7 @@ def _memory(machine: Machine) -> CheckLine:
 def _swap(machine: Machine) -> CheckLine:
     if machine.swap_bytes == 0:
         return CheckLine("swap", "good", "None: when memory runs out, a run ends instead of crawling.")
-    return CheckLine("swap", "good", f"{machine.swap_bytes / GIB:.1f} GiB.")
+    return CheckLine("swap", "good", f"{format.size(machine.swap_bytes)}.")
 
 
 def _shm(machine: Machine) -> Iterable[CheckLine]:
@@ -91,7 +91,7 @@ def _shm(machine: Machine) -> Iterable[CheckLine]:
     size = machine.shm_bytes
     if size is None:
         return
-    text = f"/dev/shm holds {size / GIB:.2f} GiB"
+    text = f"/dev/shm holds {format.size(size)}"
     remedy = (
         "Start the container with `--shm-size=8g` or `--ipc=host` (Kubernetes: an `emptyDir` with "
         "`medium: Memory` at /dev/shm), or the host with `mount -o remount,size=8G /dev/shm`."
@@ -119,8 +119,8 @@ def _disk(disk: DiskSpeed | None) -> Iterable[CheckLine]:
         yield CheckLine("disk", state, f"{place}: not measured, for {disk.note}.", remedy)
         return
     rates = (
-        f"{place}: {in_order / 1e6:.0f} MB/s in order, "
-        f"{at_random / 1e6:.0f} MB/s in pieces of {disk.random_read_bytes / 1024:.0f} KiB."
+        f"{place}: {format.size_rate(in_order)} in order, "
+        f"{format.size_rate(at_random)} in pieces of {format.size(disk.random_read_bytes)}."
     )
     if at_random < SLOW_RANDOM:
         remedy = (

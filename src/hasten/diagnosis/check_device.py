@@ -5,9 +5,9 @@ In: a Machine. Out: one CheckLine each. Refuses to import torch and to ask the d
 
 from __future__ import annotations
 
+from hasten import format
 from hasten.records import CheckLine, Device, Machine
 
-GIB = 2.0**30
 # First compute capability that computes in a format on tensor cores.
 FORMATS = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
 # Taken for a driver and a device that do not say what they are.
@@ -23,7 +23,7 @@ def check_device(machine: Machine) -> CheckLine:
         number = f"{len(machine.devices)} x " if len(machine.devices) > 1 else ""
         driver = f", driver {first.driver}" if first.driver else ""
         newest = f" (for CUDA up to {machine.driver_cuda})" if machine.driver_cuda else ""
-        text = f"{number}{first.name}, {first.memory_bytes / GIB:.0f} GiB{driver}{newest}."
+        text = f"{number}{first.name}, {format.size(first.memory_bytes)}{driver}{newest}."
         return CheckLine("device", "good", text)
     if machine.device_problem:
         mismatch = "mismatch" in machine.device_problem.lower()

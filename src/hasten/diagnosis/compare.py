@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hasten.records import Comparison, Interval, Run
+from hasten.records import Comparison, Interval, Run, Verdict
 from hasten.stats import ratio_interval
 
 STRETCHES = 8  # of a single run
@@ -26,7 +26,11 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, max_slowdown: float) -> C
     before, now = sides
     ratio = Interval(*ratio_interval(now, before))
     allowed = 1 + max_slowdown
-    verdict = "slower" if ratio.low > allowed else "no slower" if ratio.high <= allowed else "unclear"
+    verdict: Verdict = "inconclusive"
+    if ratio.low > allowed:
+        verdict = "slower"
+    elif ratio.high <= allowed:
+        verdict = "faster" if ratio.high < 1.0 else "no difference"
     notes = [ONE_RUN] if single else []
     notes += _differences(old[0], new[0])
     return Comparison(

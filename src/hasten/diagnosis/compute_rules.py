@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hasten import format
 from hasten.diagnosis import tried_rules
-from hasten.diagnosis.case import Case, ms, percent
+from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import intervention
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
@@ -82,8 +83,8 @@ def _small_batch(case: Case) -> Finding | None:
         interval=Interval(value=saved, low=low, high=high),
         confirmed_by="small_batch",
         because=(
-            f"a batch {joined.settings['joined']} times as large takes {ms(joined.candidate_seconds or 0)}, "
-            f"{percent(joined.ratio.value)} of the time a sample",
+            f"a batch {joined.settings['joined']} times as large takes {format.seconds(joined.candidate_seconds or 0)}, "
+            f"{format.share(joined.ratio.value)} of the time a sample",
         ),
         remedy="Raise the batch size (and scale the learning rate with it).",
         where=case.train.where if case.train is not None else None,
@@ -102,7 +103,7 @@ def _tiny_batch(case: Case, computing: float) -> Finding | None:
         title=f"Batch of {size:.0f} is too small for the device",
         recoverable=0.85 * computing,
         because=(
-            f"{flops / 1e6:.1f} million operations take {ms(computing)}: {flops / computing / 1e9:.1f} GFLOP/s",
+            f"{flops / 1e6:.1f} million operations take {format.seconds(computing)}: {flops / computing / 1e9:.1f} GFLOP/s",
         ),
         remedy="Raise the batch size (and scale the learning rate with it).",
         where=case.where("forward"),
@@ -171,12 +172,12 @@ def _copies(case: Case) -> Iterator[Finding]:
     because = f"{copies.num_bytes / 1e6:.1f} MB a step"
     if not case.tried("device replay"):
         saved, confirmed_by = copying, None
-        because += f"; the device copies for {ms(copying)} of it, and computes nothing meanwhile"
+        because += f"; the device copies for {format.seconds(copying)} of it, and computes nothing meanwhile"
     elif case.measured("device replay") is None or ceiling.free_copies is None or ceiling.free_batches is None:
         return  # not sure: batches replayed from the device took as long as others
     else:
         saved, confirmed_by = max(0.0, ceiling.free_batches - ceiling.free_copies), "device replay"
-        because += f"; without copies the step takes {ms(ceiling.free_copies)}"
+        because += f"; without copies the step takes {format.seconds(ceiling.free_copies)}"
     if copies.pinned < 0.5:
         kind, title, remedy = (
             "pageable_copy",

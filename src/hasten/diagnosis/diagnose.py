@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from hasten import format
 from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down
-from hasten.diagnosis.case import WORTH, Case, ms, percent
+from hasten.diagnosis.case import WORTH, Case
 from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
 from hasten.diagnosis.tried_rules import title_of
 from hasten.records import Diagnosis, Finding, Run
@@ -93,7 +94,7 @@ def _while_idle(case: Case, finding: Finding) -> Finding:
         return finding
     if finding.recoverable <= case.waiting:
         return finding
-    note = (*finding.because, f"for all but {ms(case.waiting)} of the step the device is busy")
+    note = (*finding.because, f"for all but {format.seconds(case.waiting)} of the step the device is busy")
     return msgspec.structs.replace(finding, recoverable=case.waiting, interval=None, because=note)
 
 
@@ -148,19 +149,21 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
         if bound == STARVED and case.train is not None and case.train.num_workers:
             workers = f"{case.train.num_workers} loader worker{'s' if case.train.num_workers > 1 else ''}"
             title = f"{workers} and PyTorch share {case.run.machine.num_cores:g} cores; {title}"
-        return f"{bound}: {title}; fixing it would save about {percent(top.recoverable / case.step)} of the step."
+        return (
+            f"{bound}: {title}; fixing it would save about {format.share(top.recoverable / case.step)} of the step."
+        )
     if case.run.untried:
         suspected = ", ".join(title_of(cause) for cause in case.run.untried)
         return f"{bound}. Nothing is known to be wrong yet, but this was not tried: {suspected}."
     if case.ceiling.free_batches is None:
-        return f"Nothing wrong: {_in_sentence(bound)}, and no finding is worth {percent(WORTH)} of the step."
+        return f"Nothing wrong: {_in_sentence(bound)}, and no finding is worth {format.share(WORTH)} of the step."
     gain = max(0.0, 1 - case.ceiling.free_batches / case.step)
     if gain < WORTH:
         return (
-            f"Nothing wrong: {_in_sentence(bound)}, within {percent(gain)} of what this machine does with batches "
+            f"Nothing wrong: {_in_sentence(bound)}, within {format.share(gain)} of what this machine does with batches "
             "for free."
         )
-    return f"No single fault found: {_in_sentence(bound)}; batches for free would still gain {percent(gain)}."
+    return f"No single fault found: {_in_sentence(bound)}; batches for free would still gain {format.share(gain)}."
 
 
 def _in_sentence(bound: str) -> str:

@@ -9,8 +9,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from hasten.diagnosis.case import WORTH, Case, ms, percent
-from hasten.records import Finding, HotLine, Where
+from hasten import format
+from hasten.diagnosis.case import WORTH, Case
+from hasten.records import Finding, HotLine, Phase, Where
 
 LOGGING = re.compile(
     # A logarithm is no log: np.log(x) and x.log() are left out, self.log(loss) and wandb.log(...) are not.
@@ -68,7 +69,9 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         kind="sync_points",
         title="Tensors are read back in every step",
         recoverable=saved,
-        because=(f"{calls:.0f} calls a step, most of them {worst.kind}; {ms(saved)} with the lines they stand in",),
+        because=(
+            f"{calls:.0f} calls a step, most of them {worst.kind}; {format.seconds(saved)} with the lines they stand in",
+        ),
         remedy="Keep such values as tensors and read them once every N steps.",
         where=worst.where,
     )
@@ -87,7 +90,7 @@ def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         kind="logging_each_step",
         title="Logging in every step",
         recoverable=saved,
-        because=(f"{ms(saved)} a step, {percent(saved / case.step)}",),
+        because=(f"{format.seconds(saved)} a step, {format.share(saved / case.step)}",),
         remedy="Log every N steps.",
         where=max(lines, key=lambda h: h.seconds).where,
     )
@@ -118,7 +121,9 @@ def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         kind="script_bound",
         title=f"Waiting for {name}",
         recoverable=seconds,
-        because=(f"{ms(seconds)} a step are spent there, outside forward, backward, optimizer and loader",),
+        because=(
+            f"{format.seconds(seconds)} a step are spent there, outside forward, backward, optimizer and loader",
+        ),
         remedy="Vectorise it, do it less often, or move it into loader workers.",
         where=top.where,
     )
@@ -137,13 +142,13 @@ def _validation_gradients(case: Case) -> Finding | None:
         recoverable=measured[0],
         interval=measured[1],
         confirmed_by="validation_gradients",
-        because=(f"validation takes {ms(validation)} a step, {percent(validation / case.step)}",),
+        because=(f"validation takes {format.seconds(validation)} a step, {format.share(validation / case.step)}",),
         remedy="Put validation under torch.no_grad() (or torch.inference_mode()).",
         where=case.facts.validation_where,
     )
 
 
-def _too_often(case: Case, phase: str, every: float | None) -> tuple[float, str] | None:
+def _too_often(case: Case, phase: Phase, every: float | None) -> tuple[float, str] | None:
     """Seconds saved by doing a rare thing once an epoch, and how often it is done now."""
     seconds = case.phase(phase)
     if every is None or seconds < WORTH * case.step:
@@ -166,7 +171,7 @@ def _validation_often(case: Case, *, spared: float) -> Finding | None:
         kind="validation_often",
         title="Validation out of proportion",
         recoverable=max(0.0, often[0] - spared),
-        because=(f"{percent(case.share('validation'))} of the time goes into validation, {often[1]}",),
+        because=(f"{format.share(case.share('validation'))} of the time goes into validation, {often[1]}",),
         remedy="Validate once an epoch, or on part of the validation set.",
         where=case.facts.validation_where or case.where("validation"),
     )
@@ -183,7 +188,7 @@ def _checkpoint_often(case: Case) -> Finding | None:
         title="Checkpoints out of proportion",
         recoverable=often[0] + (besides[0] if besides is not None else 0.0),
         confirmed_by="checkpoint_often" if besides is not None else None,
-        because=(f"{percent(case.share('checkpoint'))} of the time goes into saving, {often[1]}",),
+        because=(f"{format.share(case.share('checkpoint'))} of the time goes into saving, {often[1]}",),
         remedy="Save once an epoch, or in a thread from a copy.",
         where=case.where("checkpoint"),
     )
@@ -207,8 +212,8 @@ def _memory(case: Case) -> Finding | None:
         # A major fault waits for the disk: a tenth of a millisecond on an SSD, and more elsewhere.
         recoverable=min(0.9 * case.step, rate * 1e-4 * case.step),
         because=(
-            f"{rate:.0f} major page faults a second, {swapped / 2**20:.0f} MiB swapped out meanwhile",
-            f"{least / 2**30:.1f} GiB were available at the least",
+            f"{rate:.0f} major page faults a second, {format.size(swapped)} swapped out meanwhile",
+            f"{format.size(least)} were available at the least",
         ),
         remedy="Use fewer workers, smaller prefetch or cache, or a machine with more memory.",
     )
@@ -230,7 +235,7 @@ def _busy_machine(case: Case) -> Finding | None:
         recoverable=min(lost, 0.9 * case.step),
         because=(
             f"others keep {others:.1f} of {case.run.machine.num_cores:g} cores busy, this run {tree:.1f}",
-            f"the training thread was ready and had no core for {ms(delay)} a step",
+            f"the training thread was ready and had no core for {format.seconds(delay)} a step",
         ),
         remedy="Measure and train when the machine is quiet.",
     )

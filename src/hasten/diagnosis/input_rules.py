@@ -15,7 +15,8 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hasten.diagnosis.case import WORTH, Case, ms, percent
+from hasten import format
+from hasten.diagnosis.case import WORTH, Case
 from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
 
 # Share of the headroom with which a setting of the loader is the cause, and the stages are not. More workers only
@@ -77,9 +78,9 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
         interval=interval,
         confirmed_by="worker_startup" if measured else None,
         because=(
-            f"an epoch's start takes {ms(start * steps)}, its {steps:.0f} steps {ms(case.regular * steps)}"
+            f"an epoch's start takes {format.seconds(start * steps)}, its {steps:.0f} steps {format.seconds(case.regular * steps)}"
             if steps
-            else f"epoch starts take {percent(start / case.step)} of the time",
+            else f"epoch starts take {format.share(start / case.step)} of the time",
         ),
         remedy="Make the DataLoader once, before the epochs, with persistent_workers=True."
         if train.made_anew
@@ -104,8 +105,8 @@ def _python_bound(case: Case, train: LoaderFacts, headroom: float) -> Finding | 
         interval=_bounded(case, saved),
         confirmed_by="replay" if case.measured("replay") else None,
         because=(
-            f"{train.name} indexes tensors it holds, {size} times a batch: {ms(wait)} a step",
-            f"gathering the rows of a batch at once takes about {ms(gather)}",
+            f"{train.name} indexes tensors it holds, {size} times a batch: {format.seconds(wait)} a step",
+            f"gathering the rows of a batch at once takes about {format.seconds(gather)}",
         ),
         remedy="Index the tensors once a batch (data[indices]) instead of through a DataLoader.",
         where=case.where("data_wait") or train.where,
@@ -133,7 +134,9 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
         because = [f"with num_workers={number} instead of {train.num_workers} the step takes {_ratio(case, kind)}"]
         if work is not None and kind == "too_few_workers":
             rest = case.regular - case.phase("data_wait")
-            because.append(f"a batch takes a worker {ms(work)}, the rest of the step {ms(rest)}")
+            because.append(
+                f"a batch takes a worker {format.seconds(work)}, the rest of the step {format.seconds(rest)}"
+            )
             if keeping_up := _keeping_up(case, train):
                 because.append(keeping_up)
         if train.num_workers > case.run.machine.num_cores:
@@ -161,7 +164,7 @@ def _keeping_up(case: Case, train: LoaderFacts) -> str:
     if number < 2:
         return ""
     beside = " beside those that train" if case.on_cpu else ""
-    return f"a step's samples take one core {ms(work)}: keeping up takes about {number} cores{beside}"
+    return f"a step's samples take one core {format.seconds(work)}: keeping up takes about {number} cores{beside}"
 
 
 def _setting(case: Case, name: str, setting: str) -> str:
@@ -171,7 +174,7 @@ def _setting(case: Case, name: str, setting: str) -> str:
 def _ratio(case: Case, name: str) -> str:
     tried = next(i for i in case.run.interventions if i.name == name)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
-    return f"{ms(tried.candidate_seconds)} instead of {ms(tried.baseline_seconds)}"
+    return f"{format.seconds(tried.candidate_seconds)} instead of {format.seconds(tried.baseline_seconds)}"
 
 
 def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
@@ -181,7 +184,7 @@ def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
     number = _setting(case, "shallow_prefetch", "prefetch_factor")
     because = [f"with prefetch_factor={number} the step takes {_ratio(case, 'shallow_prefetch')}"]
     if samples := train.sample_seconds:  # hasten's own loader tells of batches
-        slow = f"the slowest sample takes {ms(max(samples))}, the median {ms(statistics.median(samples))}"
+        slow = f"the slowest sample takes {format.seconds(max(samples))}, the median {format.seconds(statistics.median(samples))}"
         because.insert(0, slow)
     return Finding(
         kind="shallow_prefetch",
@@ -240,10 +243,10 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
     samples = max(1, train.num_measured_samples)
     first = max((s for s in cost.stages if STAGE_KINDS[s.name] == cost.kind), key=lambda s: s.seconds)
     name = first.detail or ("the rest of __getitem__" if first.name == "getitem" else first.name)
-    because = [f"{name} takes {ms(first.seconds / samples)} a sample"]
+    because = [f"{name} takes {format.seconds(first.seconds / samples)} a sample"]
     others = [s.detail or s.name for s in cost.stages if s is not first and s.seconds > 0.05 * first.seconds]
     with_others = f"with {', '.join(others)} " if others else "it is "
-    because.append(f"{with_others}{percent(cost.seconds / total)} of the loader's work")
+    because.append(f"{with_others}{format.share(cost.seconds / total)} of the loader's work")
     if case.crowding:
         because.append("batches lie ready, but their workers take cores that training would use")
     elif cost.seconds >= 0.5 * total and (keeping_up := _keeping_up(case, train)):
@@ -267,7 +270,7 @@ def _words(case: Case, train: LoaderFacts, kind: str, first: Stage, because: lis
         read = case.run.file_read
         if read is not None and read.cold_seconds is not None:
             because.append(
-                f"the same {read.num_files} files: {ms(read.cold_seconds)} from the disk, {ms(read.warm_seconds)} again"
+                f"the same {read.num_files} files: {format.seconds(read.cold_seconds)} from the disk, {format.seconds(read.warm_seconds)} again"
             )
         if first.num_bytes and first.seconds:
             because.append(f"{first.num_bytes / first.seconds / 1e6:.0f} MB/s a worker")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hasten.diagnosis.case import Case, ms, percent
-from hasten.records import Finding, Interval, Intervention
+from hasten import format
+from hasten.diagnosis.case import Case
+from hasten.records import Finding, Interval, Intervention, Phase
 from hasten.stats import scaled
 
 
@@ -22,7 +23,7 @@ class Tried:
     trial: str
     title: str
     remedy: str
-    phase: str  # where in the user's source
+    phase: Phase  # where in the user's source
 
 
 TRIED = (
@@ -167,7 +168,9 @@ def _tried(case: Case, fault: Tried) -> Finding | None:
     recoverable, interval = measured
     tried = next(i for i in case.run.interventions if i.name == fault.trial)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
-    because = [f"{ms(tried.candidate_seconds)} a step without it, {ms(tried.baseline_seconds)} with it"]
+    because = [
+        f"{format.seconds(tried.candidate_seconds)} a step without it, {format.seconds(tried.baseline_seconds)} with it"
+    ]
     because += _evidence(case, fault)
     if fault.kind == "profiler_on":
         recoverable, interval = _without_profiler(case, tried)
@@ -197,14 +200,16 @@ def _without_profiler(case: Case, tried: Intervention) -> tuple[float, Interval]
 def _evidence(case: Case, fault: Tried) -> list[str]:
     facts = case.facts
     if fault.kind == "profiler_on" and (lines := case.profiling()):
-        return [f"its own lines take {ms(sum(line.seconds for line in lines))} a step"]
+        return [f"its own lines take {format.seconds(sum(line.seconds for line in lines))} a step"]
     if fault.kind == "denormals" and facts.subnormal_share:
-        return [f"{percent(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"]
+        return [
+            f"{format.share(facts.subnormal_share)} of the values in parameters, gradients and states are subnormal"
+        ]
     if fault.kind == "allocator_thrash" and facts.memory_requests is not None:
         return [f"the driver is asked for memory {facts.memory_requests:.0f} times a step"]
     if fault.kind == "unfused_optimizer":
         tensors = sum(o.num_tensors for o in facts.optimizers)
-        return [f"the optimizer steps {tensors} tensors in {ms(case.phase('optimizer'))}"]
+        return [f"the optimizer steps {tensors} tensors in {format.seconds(case.phase('optimizer'))}"]
     if fault.kind == "thread_contention":
         workers = case.train.num_workers if case.train is not None else 0
         return [f"{facts.num_threads} threads and {workers} workers on {case.run.machine.num_cores:g} cores"]

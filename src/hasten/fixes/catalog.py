@@ -11,8 +11,9 @@ from pathlib import Path
 
 from hasten.errors import PlanError
 from hasten.fixes import execution, input, memory, precision, recipe
-from hasten.fixes.fix import GUARANTEES, Fix, Guarantee, nearest
-from hasten.records import Settings
+from hasten.fixes.fix import GUARANTEES, Fix, nearest
+from hasten.protocol import FixSpec
+from hasten.records import Guarantee, Settings
 
 CATALOG: dict[str, Fix] = {
     fix.name: fix for room in (input, precision, execution, memory, recipe) for fix in room.FIXES
@@ -47,10 +48,14 @@ def turned_on(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if value is not False}
 
 
-def installers_of(settings: Settings) -> list[tuple[str, str, object]]:
-    """Name, installer and value of each fix that the training process puts on, in their order."""
+def specs_of(settings: Settings) -> tuple[FixSpec, ...]:
+    """The fixes that the training process puts on, in their order."""
     on = turned_on(settings)
-    return [(name, fix.installer, on[name]) for name, fix in CATALOG.items() if name in on and fix.installer]
+    return tuple(
+        FixSpec(name=name, installer=fix.installer, value=on[name])
+        for name, fix in CATALOG.items()
+        if name in on and fix.installer
+    )
 
 
 def variables_of(settings: Settings, *, scratch: Path | None = None) -> dict[str, str]:

@@ -225,16 +225,6 @@ FIXES = (
         variables=_allocator_variables,
     ),
     Fix(
-        name="cuda_alloc",
-        title="the CUDA allocator's segments grow, which leaves fewer gaps",
-        guarantee="identical",
-        answers=("memory_full",),
-        propose=lambda s: "the model is not trained on a GPU" if s.case.on_cpu else "memory is not the limit",
-        kind="word",
-        words=("expandable",),
-        variables=lambda value: {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if value else {},
-    ),
-    Fix(
         name="cudnn_benchmark",
         title="cuDNN tries its algorithms on each new shape and keeps the fastest",
         guarantee="rounding",

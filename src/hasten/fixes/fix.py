@@ -10,18 +10,17 @@ import difflib
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from hasten import format
 from hasten.diagnosis.breakdown import break_down
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import find_ceiling
 from hasten.diagnosis.diagnose import diagnose
 from hasten.errors import BudgetError, PlanError
-from hasten.records import Diagnosis, Finding, Interval, Intervention, Run, Settings, SkippedState, Value
-from hasten.reports import format
+from hasten.records import Diagnosis, Finding, Guarantee, Interval, Intervention, Run, Settings, SkippedState, Value
 
-Guarantee = Literal["identical", "rounding", "precision", "recipe"]
-GUARANTEES: tuple[Guarantee, ...] = ("identical", "rounding", "precision", "recipe")  # from the strongest on
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 Kind = Literal["switch", "number", "rate", "size", "word", "names"]
 NAMES = re.compile(r"[\w.]+:[\w.]+(,[\w.]+:[\w.]+)*")  # of functions, as "package.module:function"
 LEAST_SIZE = 1 << 20  # bytes: a "size" below is one whose unit was forgotten

@@ -18,16 +18,6 @@ FIXES = (
         installer=f"{INSIDE}:keep_device_memory",
     ),
     Fix(
-        name="chunked_forward",
-        title="the model's training forward in so many pieces, each made once more for its backward",
-        guarantee="rounding",
-        answers=("memory_full",),
-        propose=lambda _: LAST_RESORT,
-        kind="number",
-        least=2,
-        installer=f"{INSIDE}:chunked_forward",
-    ),
-    Fix(
         name="micro_batch",
         title="at most so many samples of a batch are held for backward at once",
         guarantee="rounding",
@@ -36,6 +26,5 @@ FIXES = (
         kind="number",
         words=("auto",),
         installer=f"{INSIDE}:micro_batch",
-        excludes=("chunked_forward",),
     ),
 )

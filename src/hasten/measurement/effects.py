@@ -1,69 +1,56 @@
-"""What each further run did to the step, as Interventions.
-
-In: records of alternating runs, or of a launch and a plain one. Out: ratios with their intervals, whatever they are.
-Refuses to judge them.
-"""
+"""What each further run did to the step, as Interventions."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from hasten.measurement.folding import epoch_starts, segment_means, validation_cycles
-from hasten.measurement.inside.programs import JOINED, PLAIN
+from hasten.measurement.inside.programs import JOINED
 from hasten.measurement.interventions import Further
 from hasten.measurement.recorder import Recorded
+from hasten.raw_run import DEVICE_REPLAY, JOIN, PLAIN, REPLAY
 from hasten.records import Interval, Intervention
 from hasten.stats import ratio_interval, scaled
 
 
 def read_switches(recorded: Recorded) -> list[Intervention]:
     """What the alternating run said of each switch, of replay and of the loader alone."""
-    labels = dict.fromkeys(s.label for s in recorded.steps)
-    not_applied: dict[str, str] = recorded.raw.get("not_applied", {})
+    raw, steps = recorded.raw, recorded.steps
+    names, baselines = (dict.fromkeys(s.name for s in steps if s.is_baseline == is_one) for is_one in (False, True))
     found = [
-        _compared(name, recorded, candidate=name, baseline=f"without {name}")
-        for name in labels
-        if f"without {name}" in labels and name not in not_applied
+        _compared(name, recorded, segment_means(steps, name, is_baseline=True))
+        for name in names
+        if name in baselines and name not in raw.not_applied
     ]
-    found += [Intervention(name=name, note=f"not applied: {why}") for name, why in not_applied.items()]
-    if "device replay" in labels and "device replay" not in not_applied:
-        found.append(_compared("device replay", recorded, candidate="device replay", baseline="replay"))
-    if {"join", "replay"} <= {*labels} and "join" not in not_applied:
-        joined = _compared("join", recorded, candidate="join", baseline="replay")
+    found += [Intervention(name=name, note=f"not applied: {why}") for name, why in raw.not_applied.items()]
+    if DEVICE_REPLAY in names and DEVICE_REPLAY not in raw.not_applied:
+        found.append(_compared(DEVICE_REPLAY, recorded, segment_means(steps, REPLAY)))
+    if {JOIN, REPLAY} <= {*names} and JOIN not in raw.not_applied:
+        joined = _compared(JOIN, recorded, segment_means(steps, REPLAY))
         ratio = joined.ratio
         if ratio is not None:
             # A sample's share: the joined step makes JOINED times as many.
             per_sample = Interval(*scaled((ratio.value, ratio.low, ratio.high), lambda r: r / JOINED))
-            found.append(_with(joined, name="small_batch", ratio=per_sample, joined=str(JOINED)))
-    drained = recorded.raw.get("extra", {}).get("drain")
-    if drained is not None:
-        times: list[float] = drained.get("seconds", [])
+            settings = {"joined": str(JOINED)}
+            found.append(msgspec.structs.replace(joined, name="small_batch", ratio=per_sample, settings=settings))
+    if raw.drained is not None:
         found.append(
             Intervention(
                 name="drain",
-                candidate_seconds=statistics.fmean(times) if times else None,
-                num_steps=len(times),
-                note=drained.get("note", ""),
+                candidate_seconds=statistics.fmean(raw.drained) if raw.drained else None,
+                num_steps=len(raw.drained),
+                note=raw.drain_trouble,
             )
         )
     return found
 
 
-def _with(of: Intervention, *, name: str, ratio: Interval, **settings: str) -> Intervention:
-    return Intervention(
-        name=name,
-        ratio=ratio,
-        baseline_seconds=of.baseline_seconds,
-        candidate_seconds=of.candidate_seconds,
-        num_steps=of.num_steps,
-        settings=settings,
-    )
-
-
-def _compared(name: str, recorded: Recorded, *, candidate: str, baseline: str) -> Intervention:
-    sides = [segment_means(recorded.steps, label) for label in (candidate, baseline)]
-    return compare(name, *sides, num_steps=sum(s.label == candidate and s.counted for s in recorded.steps))
+def _compared(name: str, recorded: Recorded, baseline: Sequence[float]) -> Intervention:
+    number = sum(s.name == name and not s.is_baseline and s.counted for s in recorded.steps)
+    return compare(name, segment_means(recorded.steps, name), baseline, num_steps=number)
 
 
 TOO_FEW = "too few steps were measured"

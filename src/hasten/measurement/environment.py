@@ -1,6 +1,6 @@
 """The environment in which torch calls the plug-in, in the launched process and in all that it starts.
 
-In: a folder, and variables. Out: an environment. Refuses to change the user's own variables, but for lists that it joins,
+In: a spec, a folder, and variables. Out: an environment. Refuses to change the user's own variables, but for lists that it joins,
 and to put a folder on the path that does not belong to the installed package.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hasten.errors import DirectoryError
-from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.redirect import VIEW_VARIABLE
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, LaunchSpec, to_json
 
 # A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
 TRACKERS = {
@@ -30,9 +30,12 @@ AUTOLOAD = Path(__file__).parent / "autoload"  # torch's entry point
 EARLY = Path(__file__).parent / "sandbox" / "early"  # a sitecustomize
 
 
-def environment_for(folder: Path, extra: Mapping[str, str], *, view: Path | None = None) -> dict[str, str]:
-    """The environment in which a process, and all it starts, is measured into `folder`, and writes into `view`."""
+def environment_for(
+    spec: LaunchSpec, folder: Path, extra: Mapping[str, str], *, view: Path | None = None
+) -> dict[str, str]:
+    """The environment in which a process, and all it starts, does what the spec says; its files go into `view`."""
     environment = plugin_environment({**TRACKERS, **extra}, [EARLY] if view is not None else [])
+    environment[SPEC_VARIABLE] = to_json(spec)
     environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
     if view is not None:
         environment[VIEW_VARIABLE] = os.fspath(view)

@@ -1,24 +1,19 @@
-"""What it means that a launch gave no steps, in one line that says what to do.
-
-In: an exit code, or an Outcome. Out: a sentence. Refuses to raise it.
-"""
+"""What it means that a launch gave no steps, in one line that says what to do."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Mapping
-from typing import Any
 
-from hasten.measurement.inside.child import OUT_OF_MEMORY
 from hasten.measurement.launch import Outcome
+from hasten.raw_run import Fetched, RawRun
 
 SURVIVES = "`hasten run --set micro_batch=auto SCRIPT` trains it in smaller pieces at the same batch"
 
 
 def failure(code: int, outcome: Outcome) -> str:
     """Why a script that ended with this code cannot be measured."""
-    short = next((raw for raw in outcome.raws if raw["ended_by"] == OUT_OF_MEMORY), None)
+    short = next((raw for raw in outcome.raws if raw.ended_by == "out of memory"), None)
     if short is not None:
         return f"memory ran out{_batch(short)}; {SURVIVES}"
     if code < 0:
@@ -30,9 +25,9 @@ def failure(code: int, outcome: Outcome) -> str:
     return f"the script failed with exit code {code}; fix it first (its own message is above)"
 
 
-def _batch(raw: Mapping[str, Any]) -> str:
+def _batch(raw: RawRun) -> str:
     """With what batch, if it was seen."""
-    lengths = [detail[1] for kind, _, _, detail in raw["spans"] if kind == "next" and detail[1]]
+    lengths = [s.detail.num_samples for s in raw.spans if isinstance(s.detail, Fetched) and s.detail.num_samples]
     if not lengths or lengths[-1] < 2:
         return ""
     return f" at a batch of {lengths[-1]} samples"
@@ -40,16 +35,14 @@ def _batch(raw: Mapping[str, Any]) -> str:
 
 def why_no_step(outcome: Outcome) -> str:
     """Why a script that ended well was not seen to make a step."""
-    states = [str(s[0]) for s in outcome.statuses]
-    if not states:
+    if not outcome.statuses:
         return (
             "the script ended and never imported torch where hasten could see it; "
             "is it a PyTorch script? (python -I and TORCH_DEVICE_BACKEND_AUTOLOAD=0 keep hasten out)"
         )
-    if any(s[3] for s in outcome.statuses):
-        number = max(int(s[3]) for s in outcome.statuses)  # type: ignore[call-overload]
-        return f"the script ended after {number} backwards and no optimizer step; give it more steps to run"
-    if "loading" in states:
+    if backwards := max(s.num_backwards for s in outcome.statuses):
+        return f"the script ended after {backwards} backwards and no optimizer step; give it more steps to run"
+    if any(s.state == "loading" for s in outcome.statuses):
         return (
             "the script ended without an optimizer step, though it iterated a loader; does the loader yield batches?"
         )

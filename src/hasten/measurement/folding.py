@@ -1,6 +1,6 @@
 """Spans become steps: whose each instant of the training thread was.
 
-In: the spans and step boundaries of one process's raw record. Out: exclusive seconds by phase for each step.
+In: the spans and segments of one process. Out: exclusive seconds by phase for each step.
 Refuses to know files, clocks and processes: it is tested on hand-written spans.
 
 A span counts for what its inner spans leave of it. Two phases have no call to hook and are made here: `loss`, from
@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hasten.measurement.inside.marks import GRAD, TRAINING, UNKNOWN_LENGTH
-from hasten.measurement.roles import Span, loader_roles, validations
-from hasten.records import RARE
+from hasten.measurement.roles import Validation, loader_roles, validations
+from hasten.raw_run import GRAD, TRAINING, UNKNOWN_LENGTH, WARM_UP, Fetched, Forward, RawSegment, Span
+from hasten.records import PHASES, RARE, Phase, Role
 from hasten.stats import mean_at_size, typical_size
 
 EPSILON = 1e-6  # seconds: less is nothing
@@ -30,11 +30,12 @@ class FoldedStep:
 
     start: float
     end: float
-    label: str
+    name: str  # of its segment
     counted: bool
+    is_baseline: bool = False  # so is its segment
     segment: int = 0  # how many segments came before its own
-    phases: dict[str, float] = field(default_factory=dict)
-    device: dict[str, float] = field(default_factory=dict)  # of the phases that have events
+    phases: dict[Phase, float] = field(default_factory=dict)
+    device: dict[Phase, float] = field(default_factory=dict)  # of the phases that have events
     device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
     num_batches: int = 0
     num_samples: int | None = None
@@ -56,18 +57,17 @@ class FoldedStep:
 
 def fold(
     spans: Sequence[Span],
-    bounds: Sequence[tuple[float, str, bool]],
+    segments: Sequence[RawSegment],
     *,
     with_workers: frozenset[int] = frozenset(),
 ) -> list[FoldedStep]:
-    """Make steps of one process's spans and boundaries.
+    """Make steps of one process's spans and segments.
 
-    `bounds` are (end of step, label, counted); a label "turn" only moves the start of the next step. Loaders in
-    `with_workers` fill a queue at the start of an epoch, so their first batch belongs to the epoch's start.
+    Loaders in `with_workers` fill a queue at the start of an epoch, so their first batch belongs to the epoch's start.
     """
     roles = loader_roles(spans)
     spans = phase_spans(spans, with_workers=with_workers)
-    steps = _empty_steps(bounds)
+    steps = _empty_steps(segments)
     starting = {number for number, role in roles.items() if role == "train" and number in with_workers}
     for step, inside in zip(steps, _by_step(spans, steps)):
         _fill(step, inside, roles)
@@ -81,7 +81,8 @@ def phase_spans(spans: Sequence[Span], *, with_workers: frozenset[int]) -> list[
     roles = loader_roles(spans)
     ordered = _epoch_starts(sorted(spans, key=lambda s: (s.start, -s.end)), roles, with_workers)
     found = validations(ordered, roles)
-    kept = [*_outside(ordered, found), *found]
+    kept = _outside(ordered, found)
+    kept += [Span(kind="validation", start=v.start, end=v.end, detail=v.num_batches) for v in found]
     return sorted([*kept, *_losses(kept)], key=lambda s: (s.start, -s.end))
 
 
@@ -92,28 +93,28 @@ def _unless_most(steps: Sequence[FoldedStep]) -> None:
             step.starts_epoch = False
 
 
-def validations_of(spans: Sequence[Span]) -> list[Span]:
-    """The stretches of validation among these spans; detail: [gradients recorded, batches]."""
+def validations_of(spans: Sequence[Span]) -> list[Validation]:
+    """The stretches of validation among these spans."""
     roles = loader_roles(spans)
     ordered = sorted(spans, key=lambda s: (s.start, -s.end))
     return validations(_epoch_starts(ordered, roles, frozenset()), roles)
 
 
-def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozenset[int]) -> list[Span]:
+def _epoch_starts(spans: list[Span], roles: dict[int, Role], with_workers: frozenset[int]) -> list[Span]:
     fresh: set[int] = set()
     changed: list[Span] = []
     for span in spans:
-        if span.kind == "iter":
-            fresh.add(int(span.detail))  # type: ignore[arg-type]
-            changed.append(Span(kind="epoch_start", start=span.start, end=span.end, detail=span.detail))
+        if span.kind == "iter" and isinstance(span.detail, int):
+            fresh.add(span.detail)
+            changed.append(span._replace(kind="epoch_start"))
             continue
-        if span.kind == "end":
+        if span.kind == "end" and isinstance(span.detail, int):
             # A validation's workers end within its last `next`; what comes later is the iterator's removal.
-            if roles.get(int(span.detail)) == "train":  # type: ignore[arg-type]
-                changed.append(Span(kind="epoch_start", start=span.start, end=span.end))
+            if roles.get(span.detail) == "train":
+                changed.append(span._replace(kind="epoch_start", detail=None))
             continue
-        if span.kind == "next":
-            number = int(span.detail[0])  # type: ignore[index]
+        if isinstance(span.detail, Fetched):
+            number = span.detail.loader
             if number in fresh:
                 fresh.discard(number)
                 if number in with_workers and roles.get(number) == "train":
@@ -124,7 +125,7 @@ def _epoch_starts(spans: list[Span], roles: dict[int, str], with_workers: frozen
     return changed
 
 
-def _outside(spans: Sequence[Span], validations: Sequence[Span]) -> list[Span]:
+def _outside(spans: Sequence[Span], validations: Sequence[Validation]) -> list[Span]:
     kept: list[Span] = []
     index = 0
     for span in spans:
@@ -140,8 +141,8 @@ def _losses(spans: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     forward_end: float | None = None
     for span in sorted(spans, key=lambda s: s.end):
-        if span.kind == "forward":
-            flags = int(span.detail[1])  # type: ignore[index]
+        if isinstance(span.detail, Forward):
+            flags = span.detail.flags
             forward_end = span.end if flags & TRAINING and flags & GRAD else None
         elif span.kind == "backward":
             if forward_end is not None and forward_end <= span.start:
@@ -152,17 +153,20 @@ def _losses(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def _empty_steps(bounds: Sequence[tuple[float, str, bool]]) -> list[FoldedStep]:
-    steps: list[FoldedStep] = []
-    start: float | None = None
-    segment = 0
-    for end, label, counted in bounds:
-        if label == "turn":
-            segment += 1
-        elif start is not None:
-            steps.append(FoldedStep(start=start, end=end, label=label, counted=counted, segment=segment))
-        start = end
-    return steps
+def _empty_steps(segments: Sequence[RawSegment]) -> list[FoldedStep]:
+    return [
+        FoldedStep(
+            start=start,
+            end=end,
+            name=segment.name,
+            counted=number >= segment.settle and segment.name != WARM_UP,
+            is_baseline=segment.is_baseline,
+            segment=position,
+        )
+        for position, segment in enumerate(segments)
+        for number, (start, end) in enumerate(zip((segment.began, *segment.ends), segment.ends))
+        if start is not None
+    ]
 
 
 def _by_step(spans: Sequence[Span], steps: Sequence[FoldedStep]) -> Iterable[list[Span]]:
@@ -176,12 +180,12 @@ def _by_step(spans: Sequence[Span], steps: Sequence[FoldedStep]) -> Iterable[lis
         while index < len(ordered) and ordered[index].end <= step.end + 1e-9:
             span = ordered[index]
             start = max(span.start, step.start)
-            inside.append(Span(kind=span.kind, start=start, end=span.end, detail=span.detail))
+            inside.append(span._replace(start=start))
             index += 1
         yield sorted(inside, key=lambda s: (s.start, -s.end))
 
 
-def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, str]) -> None:
+def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, Role]) -> None:
     phases: dict[str, float] = defaultdict(float)
     open_spans: list[Span] = []
     for span in spans:
@@ -196,23 +200,22 @@ def _fill(step: FoldedStep, spans: Sequence[Span], roles: dict[int, str]) -> Non
             outer = "data_wait" if open_spans[-1].kind == "next" else open_spans[-1].kind
             phases[outer] -= min(span.end, open_spans[-1].end) - span.start
         open_spans.append(span)
-    step.phases = {kind: max(0.0, seconds) for kind, seconds in phases.items()}
+    step.phases = {phase: max(0.0, phases[phase]) for phase in PHASES if phase in phases}
 
 
-def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
-    if span.kind in ("next", "batch"):
-        number, length, _ = span.detail  # type: ignore[misc]
-        if length is not None and roles.get(int(number)) == "train":
+def _count(step: FoldedStep, span: Span, roles: dict[int, Role]) -> None:
+    if isinstance(span.detail, Fetched):
+        length = span.detail.num_samples
+        if length is not None and roles.get(span.detail.loader) == "train":
             step.num_batches += 1
             if length != UNKNOWN_LENGTH:
-                step.num_samples = (step.num_samples or 0) + int(length)
-    elif span.kind == "forward" and not roles:
-        first = span.detail[2]  # type: ignore[index]
-        if first is not None and step.num_samples is None:
-            step.num_samples = int(first)
-    elif span.kind == "validation":
+                step.num_samples = (step.num_samples or 0) + length
+    elif isinstance(span.detail, Forward) and not roles:
+        if step.num_samples is None:
+            step.num_samples = span.detail.num_samples
+    elif span.kind == "validation" and isinstance(span.detail, int):
         step.num_validations += 1
-        step.num_validation_batches += int(span.detail[1])  # type: ignore[index]
+        step.num_validation_batches += span.detail
     elif span.kind == "checkpoint":
         step.num_checkpoints += 1
 
@@ -220,15 +223,16 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, str]) -> None:
 # ------------------------------------------------------------------------------------------ means of steps
 
 
-def segment_means(steps: Sequence[FoldedStep], label: str) -> list[float]:
-    """Mean regular step of each segment under one label, in seconds; the first step of an epoch is no regular one.
+def segment_means(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool = False) -> list[float]:
+    """Mean regular step of each segment of a name, in seconds; the first step of an epoch is no regular one.
 
     The last batch of an epoch is often a small one. Where batches differ, steps count by their samples, so that a
     segment that met small ones does not seem faster.
     """
     segments: dict[int, list[FoldedStep]] = defaultdict(list)
     for step in steps:
-        if step.label == label and step.counted and not step.starts_epoch:
+        is_one = step.name == name and step.is_baseline == is_baseline
+        if is_one and step.counted and not step.starts_epoch:
             segments[step.segment].append(step)
     typical = typical_size(s.num_samples for s in steps)
     return [_mean_regular(inside, typical) for inside in segments.values()]

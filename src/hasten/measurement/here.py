@@ -6,7 +6,6 @@ leave a hook behind: whatever was patched is as it was when the block is left, h
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -14,19 +13,17 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from hasten.errors import NoStepError
+from hasten.machine.machine import read_machine
+from hasten.machine.resources import ResourceSampler
 from hasten.measurement.launch import stage_lines
 from hasten.measurement.measure import run_of
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.system.machine import read_machine
-from hasten.measurement.system.resources import ResourceSampler
+from hasten.protocol import LaunchSpec, files_of, read
+from hasten.raw_run import RawRun, StageLine
 from hasten.records import Run
 from hasten.safe_text import redacted
-
-if TYPE_CHECKING:
-    from hasten.measurement.inside.session import Session
 
 NO_STEP = "no optimizer step was seen in the block; put the training loop, with its optimizer's step, inside it"
 TOO_FEW = "the block ended after {} steps, too few to measure; let it train for a few seconds"
@@ -44,10 +41,8 @@ class Here:
         self._around = ExitStack()
         try:
             self._folder = Path(self._around.enter_context(tempfile.TemporaryDirectory(prefix="hasten-")))
-            spec = {"mode": "here", "seconds": float("inf")}
-            (self._folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
             self._started, self._zero = time.time(), time.perf_counter()
-            self._session, patches = begin(self._folder)
+            self._session, patches = begin(self._folder, LaunchSpec(mode="here"))
             self._around.callback(patches.undo)
             self._session.leave = lambda: None  # there is more to come in this process
             sampler = ResourceSampler(os.getpid(), clock=lambda: time.perf_counter() - self._zero)
@@ -62,19 +57,18 @@ class Here:
     ) -> None:
         with self._around:
             self._session.finish("script")
-            raws, lines = list(self._folder.glob("raw-*.json")), list(stage_lines(self._folder))
-            raw: dict[str, Any] = json.loads(raws[0].read_text(encoding="utf-8")) if raws else {}
-            told = [line for line in lines if line["loader"] is None or line["pid"] == os.getpid()]
+            raws = [read(RawRun, path) for path in files_of(RawRun, self._folder)]
+            told = [line for line in stage_lines(self._folder) if line.loader is None or line.pid == os.getpid()]
         if kind is None:
-            self.run = self._run(raw, told, self._session)
+            self.run = self._run(raws, told)
 
-    def _run(self, raw: dict[str, Any], lines: list[dict[str, Any]], session: Session) -> Run:
+    def _run(self, raws: list[RawRun], lines: list[StageLine]) -> Run:
         """Raises NoStepError."""
-        if not raw or raw["first_step_at"] is None:
+        if not raws or raws[0].first_step_at is None:
             raise NoStepError(NO_STEP)
-        recorded = Recorded(raw, lines)
+        recorded = Recorded(raws[0], lines)
         if not recorded.measured:
-            raise NoStepError(TOO_FEW.format(len(session.course.bounds)))
+            raise NoStepError(TOO_FEW.format(raws[0].num_steps))
         return run_of(
             recorded,
             name=time.strftime("%Y%m%d-%H%M%S", time.localtime(self._started)) + f"-{os.getpid()}",

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hasten.measurement.folding import epoch_starts
 from hasten.measurement.recorder import Recorded
-from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, ResourceSample, Value
+from hasten.protocol import FixSpec, Interventions, SwitchSpec
+from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
+from hasten.records import RARE, Facts, Intervention, LoaderFacts, Machine, Phase, ResourceSample, Value
 
 LEAST_SECONDS = 4.0  # window of a further launch, and of each switch in the alternating one
 UNEVEN_SECONDS = 12.0  # the same, where one sample of many is slow
@@ -28,8 +30,6 @@ COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
 WORTH = 0.05  # share of the step below which a cause is not pursued
 FAULT_SECONDS = 0.25e-6  # least host cost of a minor page fault that zeroes a page
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-START = "hasten.fixes.inside.start:start"  # what puts fixes on in a process, and their installers, all by name
-SWITCHES = "hasten.fixes.inside.switches:make"  # what turns them on and off between two steps
 INSIDE = "hasten.fixes.inside"
 INSTALLERS = {  # of fixes that need a launch of their own
     "num_workers": f"{INSIDE}.loaders:num_workers",
@@ -68,45 +68,39 @@ class Further:
     """One further launch."""
 
     name: str
-    mode: str  # "interventions" or "plain"
-    spec: dict[str, object] = field(default_factory=dict)
+    interventions: Interventions | None = None  # None: a plain launch
+    fixes: tuple[FixSpec, ...] = ()
+    seconds: float = LEAST_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def causes(self) -> list[str]:
         """The causes that it would confirm."""
-        return [str(cause) for cause, *_ in self.switches] if self.mode == "interventions" else [self.name]
-
-    @property
-    def switches(self) -> list[list[object]]:
-        """What is turned on and off in it: [cause, fix, installer, value, settle] each."""
-        found = self.spec.get("switches", [])
-        assert isinstance(found, list)
-        return found
+        return [self.name] if self.interventions is None else [one.cause for one in self.interventions.switches]
 
     def beside(self) -> Further:
         """The plain launch to hold this one against."""
-        kept = {k: v for k, v in self.spec.items() if k == "seconds"}
-        return Further(name=self.name, mode="plain", spec=kept)
+        return Further(name=self.name, seconds=self.seconds)
 
     def rest(self, recorded: Recorded) -> Further | None:
         """The same launch with what this one did not come to; None where there is nothing, or it would not either."""
-        labels = [s.label.removeprefix("without ") for s in recorded.steps]
+        asked = self.interventions
+        assert asked is not None
+        names = {s.name for s in recorded.steps}
         failed = recorded.exit_code not in (0, None)
-        begun = [one for one in self.switches if one[0] in labels]
-        if len(begun) > 1 and not failed and recorded.raw["ended_by"] == "script":
+        begun = [one for one in asked.switches if one.cause in names]
+        if len(begun) > 1 and not failed and recorded.raw.ended_by == "script":
             begun.pop()  # the script ended while it was tried
-        instruments = {"replay": "replay", "device_replay": "device replay", "join": "join"}
-        used = [name for name, label in instruments.items() if label in labels or recorded.raw["segment"] == label]
-        spent = [name for name in instruments if failed or name in used]
-        left = [one for one in self.switches if one not in begun]
-        stuck = not begun and not any(self.spec.get(name) for name in spent)
-        if not left or stuck:
-            return None
-        return Further(
-            name=self.name, mode=self.mode, spec={**self.spec, "switches": left, **dict.fromkeys(spent, False)}
+        used = {*names, recorded.raw.segments[-1].name}
+        left = replace(
+            asked,
+            switches=tuple(one for one in asked.switches if one not in begun),
+            replay=asked.replay and not failed and REPLAY not in used,
+            device_replay=None if failed or DEVICE_REPLAY in used else asked.device_replay,
+            join=asked.join and not failed and JOIN not in used,
         )
+        return None if not left.switches or left == asked else replace(self, interventions=left)
 
 
 @dataclass(kw_only=True)
@@ -128,7 +122,8 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
     """What choosing further runs has to know of the first."""
     steps = recorded.measured
     phases: dict[str, float] = {}
-    for phase in {p for s in steps for p in s.phases}:
+    seen: set[Phase] = {p for s in steps for p in s.phases}
+    for phase in seen:
         rare = phase in (*RARE, "data_wait")
         among = steps if rare else recorded.marked
         phases[phase] = sum(s.phases.get(phase, 0.0) for s in among) / max(1, len(among))
@@ -156,26 +151,26 @@ def shares_of(recorded: Recorded, samples: Sequence[ResourceSample], zero: float
 def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = ()) -> list[Further]:
     """The further launches that this run gives a chance of telling something; `on` are fixes that are on already."""
     train = next((x for x in facts.loaders if x.role == "train"), None)
-    inside: dict[str, object] = {
-        "switches": [
-            [cause, *TOGGLED[cause], value, SETTLE.get(cause, 1)]
-            for cause, value in _switches(facts, shares, machine, train)
-            if TOGGLED[cause][0] not in on
-        ],
-        "replay": train is not None,
-        "device_replay": facts.device if train is not None and facts.device != "cpu" else None,
-        "join": train is not None and shares.regular < 0.25,
-        "drain": train is not None and shares.of("data_wait") >= WORTH,
-    }
+    switches = tuple(
+        SwitchSpec(cause=cause, fix=_fix(*TOGGLED[cause], value), settle=SETTLE.get(cause, 1))
+        for cause, value in _switches(facts, shares, machine, train)
+        if TOGGLED[cause][0] not in on
+    )
     waits = shares.of("data_wait") >= WORTH
     chosen: list[Further] = []
-    if any(inside.values()):
-        inside["make_switch"] = SWITCHES
-        inside["switches_first"] = not waits
+    if switches or train is not None:
         # Where epochs are short, a segment holds a whole one: their first steps are unlike the others.
-        epoch = math.ceil(facts.steps_per_epoch or math.inf) if facts.steps_per_epoch else SHORT_EPOCH + 1
-        inside["min_steps"] = epoch if epoch <= SHORT_EPOCH else 1
-        chosen.append(Further(name="interventions", mode="interventions", spec=inside))
+        epoch = math.ceil(facts.steps_per_epoch) if facts.steps_per_epoch else SHORT_EPOCH + 1
+        inside = Interventions(
+            switches=switches,
+            switches_first=not waits,
+            min_steps=epoch if epoch <= SHORT_EPOCH else 1,
+            replay=train is not None,
+            device_replay=facts.device if train is not None and facts.device != "cpu" else None,
+            join=train is not None and shares.regular < 0.25,
+            drain=train is not None and waits,
+        )
+        chosen.append(Further(name="interventions", interventions=inside))
     if train is not None:
         chosen += _loader_launches(train, shares, machine, facts.steps_per_epoch)
     if facts.profiler:
@@ -184,17 +179,21 @@ def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str
         chosen.append(_under("validation_gradients", "no_grad_validation", True))
     if facts.device == "cpu" and machine.system.startswith("Linux"):
         if shares.faults is not None and shares.faults * FAULT_SECONDS >= WORTH * shares.regular:
-            chosen.append(Further(name="page_faults", mode="plain", environment=KEEP_MEMORY, settings=KEEP_MEMORY))
+            chosen.append(Further(name="page_faults", environment=KEEP_MEMORY, settings=KEEP_MEMORY))
         if facts.num_threads > 1 and (shares.others_cpu > 0.3 or (train is not None and train.num_workers)):
             passive = {"OMP_WAIT_POLICY": "PASSIVE"}
-            chosen.append(Further(name="passive_waiting", mode="plain", environment=passive, settings=passive))
+            chosen.append(Further(name="passive_waiting", environment=passive, settings=passive))
     return chosen
 
 
-def _under(name: str, fix: str, value: Value) -> Further:
+def _under(name: str, fix: str, value: Value, *, seconds: float = LEAST_SECONDS) -> Further:
     """The script with one fix on, of which the cause would be mended."""
-    spec: dict[str, object] = {"plugins": [START], "fixes": [(fix, INSTALLERS[fix], value)]}
-    return Further(name=name, mode="plain", spec=spec, settings={fix: str(value)})
+    fixes = (_fix(fix, INSTALLERS[fix], value),)
+    return Further(name=name, fixes=fixes, seconds=seconds, settings={fix: str(value)})
+
+
+def _fix(name: str, installer: str, value: Value) -> FixSpec:
+    return FixSpec(name=name, installer=installer, value=value)
 
 
 def _switches(facts: Facts, shares: Shares, machine: Machine, train: LoaderFacts | None) -> list[tuple[str, Value]]:
@@ -251,17 +250,14 @@ def _loader_launches(
     if waits and train.num_workers and _uneven(train):
         number = _deeper_prefetch(train, shares, machine)
         if number > (train.prefetch_factor or 2):
-            deeper = _under("shallow_prefetch", "prefetch_factor", number)
-            deeper.spec["seconds"] = UNEVEN_SECONDS
-            chosen.append(deeper)
+            chosen.append(_under("shallow_prefetch", "prefetch_factor", number, seconds=UNEVEN_SECONDS))
     # A loader that is made anew takes its workers with it, persistent or not.
     could_stay = not train.persistent_workers and not train.made_anew
     if train.num_workers and could_stay and shares.of("epoch_start") >= WORTH:
-        keeping = _under("worker_startup", "persistent_workers", True)
         # Two epochs' starts are the least to compare.
-        if steps_per_epoch is not None and (epochs := 3.2 * steps_per_epoch * shares.step) > LEAST_SECONDS:
-            keeping.spec["seconds"] = min(MOST_SECONDS, epochs)
-        chosen.append(keeping)
+        epochs = 3.2 * steps_per_epoch * shares.step if steps_per_epoch is not None else 0.0
+        seconds = min(MOST_SECONDS, max(LEAST_SECONDS, epochs))
+        chosen.append(_under("worker_startup", "persistent_workers", True, seconds=seconds))
     return chosen
 
 
@@ -300,7 +296,7 @@ def broken_segment(recorded: Recorded) -> str | None:
     """The switch or instrument that was being tried when the script failed; None where it did not fail."""
     if recorded.exit_code in (0, None):
         return None
-    return str(recorded.raw.get("segment") or "warm-up").removeprefix("without ")
+    return recorded.raw.segments[-1].name
 
 
 def promising(tried: Intervention) -> bool:

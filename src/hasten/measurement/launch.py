@@ -1,13 +1,8 @@
-"""Start the user's own command in a fresh process, and read back what it recorded.
-
-In: the words of a command and a spec. Out: the raw records, the stage lines and the machine over time. Refuses to
-leave anything behind: whatever the command started is ended with it.
-"""
+"""Start the user's own command in a fresh process, read back what it recorded, and end all that it started."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -17,19 +12,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
-from hasten.errors import CommandError
+from hasten.errors import CommandError, RecordError
+from hasten.machine.resources import ResourceSampler
 from hasten.measurement.ending import HeldInterrupts, end_everything
 from hasten.measurement.environment import environment_for
-from hasten.measurement.inside.child import FOLDER_VARIABLE
 from hasten.measurement.results import make_folder
 from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.system.resources import ResourceSampler
-from hasten.measurement.watching import Status, Watch, statuses_in
+from hasten.measurement.watching import Watch, statuses_in
+from hasten.protocol import FOLDER_VARIABLE, LaunchSpec, Status, files_of, from_json, read
+from hasten.raw_run import STAGES, RawRun, StageLine
 from hasten.records import ResourceSample
 from hasten.safe_text import legible
 
@@ -41,8 +36,8 @@ class Outcome:
     """How a launched command ended, and what it left."""
 
     exit_code: int | None  # None: hasten ended it, its window being full
-    raws: list[dict[str, Any]] = field(default_factory=list)
-    stages: list[dict[str, Any]] = field(default_factory=list)
+    raws: list[RawRun] = field(default_factory=list)
+    stages: list[StageLine] = field(default_factory=list)
     statuses: list[Status] = field(default_factory=list)
     samples: list[ResourceSample] = field(default_factory=list)
     started: float = 0.0  # perf_counter at the start
@@ -91,11 +86,12 @@ class Launch:
     """A launched command: started on entry; on exit it has ended, with all that it started."""
 
     command: Sequence[str]
-    spec: Mapping[str, object]
+    spec: LaunchSpec
     folder: Path  # inside the workspace's
     workspace: Workspace
     environment: Mapping[str, str] = field(default_factory=dict)
-    output: int | None = None  # descriptor for its output (and, where the spec says "quiet", its errors); None: ours
+    output: int | None = None  # descriptor for its output; None: ours
+    quiet: bool = False  # its errors go there as well
     patience: float = 60.0  # seconds for a first step
     longest: float = float("inf")  # seconds for everything
     on_status: Callable[[Status], object] = lambda _: None
@@ -128,17 +124,16 @@ class Launch:
     def _start(self) -> None:
         started = time.perf_counter()
         scratch = tempfile.TemporaryDirectory(dir=self.workspace.folder, ignore_cleanup_errors=True)
-        told = {**self.spec, "launcher": os.getpid(), "sockets": self._around.enter_context(scratch)}
-        told["sandbox"] = self.workspace.form
+        sockets = self._around.enter_context(scratch)
+        spec = replace(self.spec, launcher=os.getpid(), sockets=sockets, sandbox=self.workspace.form)
         command, view = self._around.enter_context(self.workspace.sandboxed(self.command))
-        (self.folder / "spec.json").write_text(json.dumps(told), encoding="utf-8")
         held = HeldInterrupts()  # an interrupt between a start and what ends it would leave the script running
         try:
             self.process = subprocess.Popen(
                 command,
-                env=environment_for(self.folder, self.environment, view=view),
+                env=environment_for(spec, self.folder, self.environment, view=view),
                 stdout=self.output,
-                stderr=self.output if self.spec.get("quiet") else None,
+                stderr=self.output if self.quiet else None,
                 start_new_session=self.apart,
             )
             self.outcome = Outcome(exit_code=None, started=started)
@@ -198,7 +193,7 @@ class Launch:
         if kind is not None:
             return
         outcome, folder = self.outcome, self.folder
-        outcome.raws = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("raw-*.json"))]
+        outcome.raws = [read(RawRun, path) for path in files_of(RawRun, folder)]
         outcome.stages = list(stage_lines(folder))
         outcome.statuses = statuses_in(folder)
         if (folder / OUTPUT).exists():
@@ -215,13 +210,12 @@ class Launch:
             self._around.close()
 
 
-def stage_lines(folder: Path) -> Iterator[dict[str, Any]]:
+def stage_lines(folder: Path) -> Iterator[StageLine]:
     """What workers wrote of the batches they made."""
-    for path in folder.glob("stages-*.jsonl"):
-        pid = int(path.stem.partition("-")[2])
+    for path in folder.glob(STAGES.format("*")):
         for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # a worker killed while writing leaves half a line
-                yield {**json.loads(line), "pid": pid}
+            with contextlib.suppress(RecordError):  # a worker killed while writing leaves half a line
+                yield from_json(StageLine, line, source=path.name)
 
 
 @contextlib.contextmanager

@@ -10,14 +10,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import hasten
 from hasten.errors import NoStepError, ScriptError
+from hasten.machine.disk import read_twice
+from hasten.machine.machine import read_machine
 from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import TOO_FEW, against, read_switches
 from hasten.measurement.failures import failure, why_no_step
@@ -26,9 +27,9 @@ from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.results import RESULTS, new_folder
 from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.system.disk import read_twice
-from hasten.measurement.system.machine import read_machine
 from hasten.measurement.timeline import timeline_of
+from hasten.protocol import LaunchSpec
+from hasten.raw_run import busiest
 from hasten.records import (
     RECORD_VERSION,
     Facts,
@@ -59,7 +60,7 @@ class Wanted:
     quick: bool = False  # no further runs
     begun_within: float = float("inf")  # seconds from the start in which further runs may begin
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
-    spec: Mapping[str, Any] = field(default_factory=dict)  # what the processes are told besides: fixes, seeds
+    spec: LaunchSpec = field(default_factory=LaunchSpec)  # fixes and seeds of every launch
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -117,13 +118,14 @@ class _Measuring:
         machine = read_machine()
         if machine.devices:
             machine = read_machine(ask_torch=True)
-        outcome = self._launch(FIRST_LAUNCH, {"mode": "measure", "steps": self.wanted.steps}, first=True)
+        spec = replace(self.wanted.spec, mode="measure", seconds=self.wanted.seconds, num_steps=self.wanted.steps)
+        outcome = self._launch(FIRST_LAUNCH, spec, expected=self.wanted.seconds)
         recorded = self._recorded(outcome)
         facts = _with_decoders(recorded.facts(), quick=self.wanted.quick)
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
-        chosen = choose(facts, shares, machine, on=[name for name, *_ in self.wanted.spec.get("fixes", [])])
+        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.wanted.spec.fixes])
         if not self.wanted.quick:
             further = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
@@ -154,19 +156,15 @@ class _Measuring:
     def _launch(
         self,
         what: str,
-        spec: dict[str, object],
+        spec: LaunchSpec,
         *,
-        environment: dict[str, str] | None = None,
-        first: bool = False,
+        expected: float,
+        environment: Mapping[str, str] | None = None,
     ) -> Outcome:
-        folder = self.workspace.new_folder()
-        expected = self.wanted.seconds if first else float(spec.get("expected", LEAST_SECONDS))  # type: ignore[arg-type]
-        spec = {**self.wanted.spec, "seconds": self.wanted.seconds if first else LEAST_SECONDS, **spec}
-        spec["fixes"] = _instead(self.wanted.spec.get("fixes", []), spec.get("fixes", []))
-        spec["quiet"] = not first
+        folder, quiet = self.workspace.new_folder(), spec.mode != "measure"
         with contextlib.ExitStack() as stack:
             output = self.wanted.script_output
-            if not first:
+            if quiet:
                 output = stack.enter_context((folder / OUTPUT).open("wb")).fileno()
             launch = Launch(
                 command=self.command,
@@ -175,31 +173,32 @@ class _Measuring:
                 workspace=self.workspace,
                 environment={**self.wanted.environment, **(environment or {})},
                 output=output,
+                quiet=quiet,
                 patience=self.wanted.patience,
-                on_status=lambda status: self.on_progress(what, float(status[2]), expected),  # type: ignore[arg-type]
+                on_status=lambda status: self.on_progress(what, status.seconds, expected),
             )
             return launch.run()
 
     def _recorded(self, outcome: Outcome) -> Recorded:
         """The record of the process that trained. Raises when there is none."""
         code = outcome.exit_code
-        trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
+        trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
         if code not in (0, None):
             raise ScriptError(failure(code, outcome), exit_code=code)
         if not trained:
             raise NoStepError(why_no_step(outcome))
-        raw = _busiest(trained)
-        lines = [s for s in outcome.stages if s["loader"] is None or s["pid"] == raw["pid"]]
+        raw = busiest(trained)
+        lines = [s for s in outcome.stages if s.loader is None or s.pid == raw.pid]
         recorded = Recorded(raw, lines)
         if not recorded.measured:
-            number = sum(1 for b in raw["bounds"] if b[1] != "turn")
             raise NoStepError(
-                f"the script ended after {number} optimizer steps, too few to measure; give it more data or epochs"
+                f"the script ended after {raw.num_steps} optimizer steps, too few to measure; "
+                "give it more data or epochs"
             )
-        for trouble in (raw.get("trouble"), raw["extra"].get("trouble")):
+        for trouble in (raw.facts_trouble, raw.trouble):
             if trouble:
                 self.notes.append(f"something could not be measured: {trouble}")
-        if raw["ended_by"] == "script":
+        if raw.ended_by == "script":
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
@@ -208,9 +207,9 @@ class _Measuring:
         for number, further in enumerate(chosen):
             if self._time_over():
                 break
-            subject = "causes" if further.mode == "interventions" else further.name.replace("_", " ")
+            subject = "causes" if further.interventions is not None else further.name.replace("_", " ")
             what = f"confirming {subject} ({number + 1} of {len(chosen)})"
-            if further.mode == "interventions":
+            if further.interventions is not None:
                 found += self._alternating(what, further)
                 continue
             outcome = self._one(what, further)
@@ -246,19 +245,20 @@ class _Measuring:
 
     def _one(self, what: str, further: Further) -> Outcome | None:
         """One further launch; None, and a note, when the script did not train under it."""
-        further.spec["within"] = self.wanted.begun_within - (time.monotonic() - self.started)
-        window = float(further.spec.get("seconds", LEAST_SECONDS))  # type: ignore[arg-type]
-        spec = {
-            **further.spec,
-            "mode": further.mode,
-            "expected": window + LEAST_SECONDS * (len(further.switches) + 1),
-        }
+        base, asked = self.wanted.spec, further.interventions
+        fixes = {fix.name: fix for fix in (*base.fixes, *further.fixes)}  # its own in the place of their namesakes
+        spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()))
+        expected = further.seconds + LEAST_SECONDS
+        if asked is not None:
+            within = self.wanted.begun_within - (time.monotonic() - self.started)
+            spec = replace(spec, mode="interventions", interventions=replace(asked, within=within))
+            expected += LEAST_SECONDS * len(asked.switches)
         try:
-            outcome = self._launch(what, spec, environment=further.environment)
+            outcome = self._launch(what, spec, expected=expected, environment=further.environment)
         except NoStepError as error:
             self.notes.append(f"{further.name}: {error}")
             return None
-        if not any(raw["bounds"] for raw in outcome.raws):
+        if not any(raw.num_steps for raw in outcome.raws):
             self.notes.append(f"{further.name}: the script failed under it: {outcome.last_line}")
             return None
         return outcome
@@ -272,7 +272,7 @@ def _untried(chosen: Sequence[Further], made: Sequence[Intervention]) -> tuple[s
 
 def _read(outcome: Outcome) -> Recorded:
     """What the process told that made most steps."""
-    return Recorded(_busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
+    return Recorded(busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
 
 
 def run_of(
@@ -287,6 +287,7 @@ def run_of(
     sampler_cpu: float,
 ) -> Run:
     """The Run of one process's record; its clock's zero is `zero`, `started` the same instant since 1970."""
+    first = recorded.raw.first_step_at
     return Run(
         version=RECORD_VERSION,
         hasten=hasten.__version__,
@@ -294,12 +295,12 @@ def run_of(
         command=command,
         directory=os.getcwd(),
         started=started,
-        ended_by=recorded.raw["ended_by"],
+        ended_by=recorded.raw.ended_by,
         exit_code=None,
         machine=machine,
         facts=recorded.facts(),
         steps=recorded.steps_record(zero=zero),
-        first_step_seconds=recorded.raw["first_step_at"] - zero,
+        first_step_seconds=None if first is None else first - zero,
         hot_lines=recorded.hot_lines(),
         sync_points=recorded.sync_points(),
         resources=tuple(samples),
@@ -323,15 +324,5 @@ def _with_decoders(facts: Facts, *, quick: bool) -> Facts:
     return msgspec.structs.replace(facts, loaders=tuple(asked(x) for x in facts.loaders))
 
 
-def _instead(on: Any, further: Any) -> list[Any]:
-    """Fixes that are on, those of a further launch in the place of their namesakes."""
-    return list({fix[0]: fix for fix in (*on, *further)}.values())
-
-
-def _busiest(raws: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The process that made most steps; among equals the lowest rank."""
-    return max(raws, key=lambda raw: (len(raw["bounds"]), -raw["rank"]))
-
-
 def _num_training(outcome: Outcome) -> int:
-    return max(1, sum(1 for raw in outcome.raws if raw["first_step_at"] is not None))
+    return max(1, sum(1 for raw in outcome.raws if raw.first_step_at is not None))

@@ -1,8 +1,4 @@
-"""One process's raw record becomes the steps, facts and lines of a Run.
-
-In: the JSON that the measured process wrote, and its workers' stage lines. Out: records. Refuses to measure and to
-judge.
-"""
+"""One process's RawRun, and the stage lines of its workers, become the steps, facts and lines of a Run."""
 
 from __future__ import annotations
 
@@ -10,29 +6,42 @@ import linecache
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hasten.measurement.folding import FoldedStep, fold, segment_means, validations_of
-from hasten.measurement.inside.marks import AUTOCAST
-from hasten.measurement.inside.programs import MARKED, PLAIN
 from hasten.measurement.loader_work import loader_facts
-from hasten.measurement.roles import Span, loader_roles
-from hasten.measurement.trained import model_facts, optimizer_facts
+from hasten.measurement.roles import loader_roles
+from hasten.raw_run import (
+    AUTOCAST,
+    MARKED,
+    PLAIN,
+    WARM_UP,
+    Copy,
+    Forward,
+    Place,
+    RawOptimizer,
+    RawRun,
+    Span,
+    StageLine,
+    Sync,
+    ZeroGrad,
+)
 from hasten.records import (
     RARE,
     CopyFacts,
     Facts,
     HotLine,
     Interval,
+    ModelFacts,
+    OptimizerFacts,
     Overhead,
+    Phase,
     Step,
     SyncPoint,
     Where,
 )
 from hasten.stats import ratio_interval
 
-Raw = Mapping[str, Any]  # as json.loads gave it
 MOST_STEPS = 60_000  # kept in a Run; a window of 60 s holds more only below 1 ms a step
 MOST_LINES = 40
 
@@ -40,21 +49,20 @@ MOST_LINES = 40
 class Recorded:
     """A raw record, folded. The folding is done once; everything else reads it."""
 
-    def __init__(self, raw: Raw, stages: Sequence[Raw], *, exit_code: int | None = None) -> None:
+    def __init__(self, raw: RawRun, stages: Sequence[StageLine], *, exit_code: int | None = None) -> None:
         self.raw = raw
         self.exit_code = exit_code  # of the script; None: hasten ended it
-        self.stages = [line for line in stages if not line.get("ticket")]
-        self.tickets = [line for line in stages if line.get("ticket")]  # of hasten's own loader: lanes, no costs
-        self.spans = [Span(kind=k, start=s, end=e, detail=d) for k, s, e, d in raw["spans"]]
-        workers = {n for n, facts in enumerate(raw["loaders"]) if facts.get("num_workers")}
-        self.steps = fold(self.spans, raw["bounds"], with_workers=frozenset(workers))
+        self.stages = [line for line in stages if not line.is_task]
+        self.tasks = [line for line in stages if line.is_task]
+        self.spans = raw.spans
+        self.steps = fold(self.spans, raw.segments, with_workers=raw.with_workers)
         self.roles = loader_roles(self.spans)
         if not any(s.counted for s in self.steps):
             # A short script ended within the warm-up: its later steps, marked, are all there is.
             for step in self.steps[1:]:
-                step.label, step.counted = MARKED, True
-        self.measured = [s for s in self.steps if s.counted and s.label in (PLAIN, MARKED)]
-        self.marked = [s for s in self.measured if s.label == MARKED]
+                step.name, step.counted = MARKED, True
+        self.measured = [s for s in self.steps if s.counted and s.name in (PLAIN, MARKED)]
+        self.marked = [s for s in self.measured if s.name == MARKED]
         self._time_on_device()
 
     # ---------------------------------------------------------------------------------------------- steps
@@ -67,7 +75,7 @@ class Recorded:
     def _time_on_device(self) -> None:
         """Give each step what its spans took on the device."""
         starts = [step.start for step in self.steps]
-        for kind, start, taken, waited in self.raw.get("device_spans", ()):
+        for kind, start, taken, waited in self.raw.device_spans:
             index = bisect_right(starts, start) - 1
             if index >= 0 and start < self.steps[index].end:
                 device = self.steps[index].device
@@ -77,7 +85,7 @@ class Recorded:
     def _script_share(self) -> float:
         """Share of the time between spans in which the sampler met a known line."""
         known = unknown = 0.0
-        for place, phase, seconds in self.raw["lines"]:
+        for place, phase, seconds in self.raw.lines:
             if phase == "between":
                 known, unknown = known + seconds * (place is not None), unknown + seconds * (place is None)
         return known / (known + unknown) if known + unknown else 0.0
@@ -87,8 +95,8 @@ class Recorded:
         marked = sum(s.seconds for s in self.marked)
         if not marked:
             return ()
-        total: dict[tuple[str, int, str, str], float] = defaultdict(float)
-        for place, phase, seconds in self.raw["lines"]:
+        total: dict[tuple[str, int, str, Phase], float] = defaultdict(float)
+        for place, phase, seconds in self.raw.lines:
             if place is not None:
                 total[(*place, "script" if phase == "between" else phase)] += seconds
         lines = [
@@ -101,11 +109,10 @@ class Recorded:
         total: dict[tuple[str, int, str], float] = defaultdict(float)
         batches = 0
         for line in self.stages:
-            if "lines" in line:
-                batches += 1
-                for place, seconds in line["lines"]:
-                    if place is not None:
-                        total[tuple(place)] += seconds
+            batches += line.lines is not None
+            for place, _phase, seconds in line.lines or ():
+                if place is not None:
+                    total[place] += seconds
         per_step = statistics.fmean([s.num_batches for s in self.measured] or [1.0])
         return [
             HotLine(where=where(place), phase="data_wait", seconds=s / batches * per_step, in_worker=True)
@@ -117,8 +124,8 @@ class Recorded:
         found: dict[tuple[int, str], list[float]] = defaultdict(list)
         ranges = [(s.start, s.end) for s in self.marked]
         for span in _within(self.spans, ranges):
-            if span.kind == "sync":
-                found[span.detail[0], span.detail[1]].append(span.end - span.start)  # type: ignore[index]
+            if isinstance(span.detail, Sync):
+                found[span.detail.place, span.detail.call].append(span.end - span.start)
         steps = max(1, len(self.marked))
         points = [
             SyncPoint(kind=kind, where=self.place(place), calls=len(times) / steps, seconds=sum(times) / steps)
@@ -129,16 +136,16 @@ class Recorded:
 
     def place(self, number: int) -> Where:
         """The user's line of this number."""
-        return where(self.raw["places"][number])
+        return where(self.raw.places[number])
 
     # ---------------------------------------------------------------------------------------------- facts
 
     def facts(self) -> Facts:
         """What the script is."""
-        raw, facts = self.raw, self.raw.get("facts", {})
-        zeroing = [s for s in self.spans if s.kind == "zero_grad"]
-        in_place = [s for s in zeroing if not s.detail[1]]  # type: ignore[index]
-        first = {k: self.place(n) for k, n in raw["first_place"].items() if n >= 0}
+        raw, facts = self.raw, self.raw.facts
+        zeroing = [s.detail for s in self.spans if isinstance(s.detail, ZeroGrad)]
+        in_place = [detail for detail in zeroing if not detail.to_none]
+        first = {k: self.place(n) for k, n in raw.first_place.items() if n >= 0}
         validations = sum(s.num_validations for s in self.measured)
         checkpoints = sum(s.num_checkpoints for s in self.measured)
         loaders = loader_facts(self.raw, self.stages, self.roles, self.window)
@@ -146,40 +153,36 @@ class Recorded:
         number = len(self.measured)
         per_step = statistics.fmean([s.num_batches for s in self.measured] or [1.0])
         return Facts(
-            boundary=raw["boundary"],
-            num_threads=facts.get("num_threads", 1),
+            boundary=raw.boundary,
+            num_threads=facts.num_threads,
             autocast=self._autocast(),
             copies=self._copies(),
-            anomaly_detection=facts.get("anomaly_detection", False),
-            profiler=facts.get("profiler", False),
-            deterministic=facts.get("deterministic", False),
-            cudnn_benchmark=facts.get("cudnn_benchmark"),
-            num_input_shapes=facts.get("num_input_shapes"),
-            tf32=facts.get("tf32"),
+            anomaly_detection=facts.anomaly_detection,
+            profiler=facts.profiler,
+            deterministic=facts.deterministic,
+            cudnn_benchmark=facts.cudnn_benchmark,
+            num_input_shapes=facts.num_input_shapes,
+            tf32=facts.tf32,
             zero_grad_in_place=len(in_place) > 0.5 * len(zeroing) if zeroing else False,
-            zero_grad_where=self.place(in_place[0].detail[0])  # type: ignore[index]
-            if in_place and in_place[0].detail[0] >= 0  # type: ignore[index]
-            else None,
-            validation_grad=self._validation_grad(),
+            zero_grad_where=self.place(in_place[0].place) if in_place and in_place[0].place >= 0 else None,
+            validation_grad=any(v.with_grad for v in validations_of(self.spans)),
             validation_where=first.get("validation"),
-            subnormal_share=raw.get("subnormal_share"),
-            num_operators=raw.get("extra", {}).get("num_operators"),
-            num_calls=raw.get("extra", {}).get("num_calls"),
-            num_flops=raw.get("extra", {}).get("num_flops"),
-            run_delay=self._grown("run_delay"),
-            memory_requests=self._grown("memory_requests"),
-            frameworks=tuple(facts.get("frameworks", ())),
-            device=facts.get("device", "cpu"),
+            subnormal_share=facts.subnormal_share,
+            num_operators=raw.num_operators,
+            num_calls=raw.num_calls,
+            num_flops=raw.num_flops,
+            run_delay=self._a_step(raw.run_delay),
+            memory_requests=self._a_step(raw.memory_requests),
+            frameworks=facts.frameworks,
+            device=facts.device,
             where=first,
-            models=tuple(model_facts(m) for m in raw.get("models", ())),
-            optimizers=tuple(
-                optimizer_facts(o, self.spans, num_steps=len(self.steps)) for o in raw.get("optimizers", ())
-            ),
+            models=tuple(ModelFacts(**vars(model)) for model in facts.models),
+            optimizers=tuple(map(self._optimizer, facts.optimizers)),
             loaders=loaders,
             steps_per_epoch=train.num_batches / per_step if train and train.num_batches and per_step else None,
             steps_per_validation=number / validations if validations else None,
             steps_per_checkpoint=number / checkpoints if checkpoints else None,
-            gather_seconds=raw.get("gather_seconds"),
+            gather_seconds=facts.gather_seconds,
         )
 
     @property
@@ -187,45 +190,49 @@ class Recorded:
         """The measured steps' first and last instant."""
         return (self.measured[0].start, self.measured[-1].end) if self.measured else (0.0, 0.0)
 
-    def _validation_grad(self) -> bool:
-        return any(bool(v.detail[0]) for v in validations_of(self.spans))  # type: ignore[index]
+    def _optimizer(self, raw: RawOptimizer) -> OptimizerFacts:
+        number = sum(span.kind == "optimizer" and span.detail == raw.id for span in self.spans)
+        return OptimizerFacts(
+            name=raw.name,
+            num_parameters=raw.num_parameters,
+            num_tensors=raw.num_tensors,
+            fused=raw.fused,
+            foreach=raw.foreach,
+            steps_per_step=number / max(1, len(self.steps)),
+        )
 
-    def _grown(self, name: str) -> float | None:
-        """What a counter grew by, a step."""
-        extra = self.raw.get("extra", {})
-        before, after = extra.get(f"{name}_before"), extra.get(f"{name}_after")
-        steps = sum(s.label != "warm-up" for s in self.steps)
-        return (after - before) / max(1, steps) if before is not None and after is not None else None
+    def _a_step(self, total: float | None) -> float | None:
+        """What came after the warm-up, by the step."""
+        return None if total is None else total / max(1, sum(s.name != WARM_UP for s in self.steps))
 
     def _autocast(self) -> bool:
-        forwards = [int(s.detail[1]) for s in self.spans if s.kind == "forward"]  # type: ignore[index]
-        return any(flags & AUTOCAST for flags in forwards)
+        return any(isinstance(s.detail, Forward) and s.detail.flags & AUTOCAST for s in self.spans)
 
     def _copies(self) -> CopyFacts | None:
         inside = _within(self.spans, [(s.start, s.end) for s in self.marked])
-        copies: list[Any] = [s.detail for s in inside if s.kind == "copy"]
+        copies = [s.detail for s in inside if isinstance(s.detail, Copy)]
         if not copies:
             return None
-        total = sum(c[1] for c in copies) or 1
+        total = sum(copy.num_bytes for copy in copies) or 1
         return CopyFacts(
             num_bytes=total / len(self.marked),
-            pinned=sum(c[1] for c in copies if c[2]) / total,
-            blocking=sum(c[1] for c in copies if c[3]) / total,
-            dtypes=tuple(sorted({c[4].removeprefix("torch.") for c in copies})),
-            where=self.place(copies[0][0]) if copies[0][0] >= 0 else None,
+            pinned=sum(copy.num_bytes for copy in copies if copy.pinned) / total,
+            blocking=sum(copy.num_bytes for copy in copies if copy.blocking) / total,
+            dtypes=tuple(sorted({copy.dtype.removeprefix("torch.") for copy in copies})),
+            where=self.place(copies[0].place) if copies[0].place >= 0 else None,
         )
 
     # ------------------------------------------------------------------------------------------- overhead
 
     def overhead(self, *, sampler_cpu: float) -> Overhead:
         """What marking cost in this run, from its interleaved segments."""
-        means = {label: segment_means(self.steps, label) for label in (PLAIN, MARKED)}
+        means = {name: segment_means(self.steps, name) for name in (PLAIN, MARKED)}
         ratio = None
         if min(map(len, means.values())) >= 2:
             ratio = Interval(*ratio_interval(means[MARKED], means[PLAIN]))
         marked = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in self.marked]))
-        cost = float(self.raw.get("seconds_per_mark", 0.0))
-        plain_steps = [s for s in self.measured if s.label == PLAIN]
+        cost = self.raw.seconds_per_mark
+        plain_steps = [s for s in self.measured if s.name == PLAIN]
         kept = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in plain_steps]))
         return Overhead(
             ratio=ratio,
@@ -236,20 +243,20 @@ class Recorded:
         )
 
 
-def where(place: Sequence[Any]) -> Where:
+def where(place: Place) -> Where:
     """A place as a record, with its source line where the file can be read."""
     file, line, function = place
     return Where(
-        file=str(file),
-        line=int(line),
-        function="" if function == "<module>" else str(function),
-        source=linecache.getline(str(file), int(line)).strip()[:160],
+        file=file,
+        line=line,
+        function="" if function == "<module>" else function,
+        source=linecache.getline(file, line).strip()[:160],
     )
 
 
 def _step(index: int, step: FoldedStep, zero: float, script: float) -> Step:
-    phases = dict(step.phases)
-    marked = step.label == MARKED
+    phases: dict[Phase, float] = dict(step.phases)
+    marked = step.name == MARKED
     if marked and script:
         phases["script"] = script * max(0.0, step.seconds - sum(phases.values()))
     if not marked:

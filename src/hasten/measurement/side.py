@@ -7,24 +7,22 @@ Two sides may take turns: then their steps are told as the machine was for both.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hasten.errors import NoStepError
 from hasten.measurement.folding import FoldedStep, epoch_starts, segment_means
-from hasten.measurement.inside.programs import PLAIN
 from hasten.measurement.launch import OUTPUT, Launch
 from hasten.measurement.recorder import Recorded
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.turns import NoTurnsError, take_turns
-from hasten.measurement.watching import Status
+from hasten.protocol import FixesReport, LaunchSpec, files_of, read
+from hasten.raw_run import PLAIN, RawQuality, busiest
 from hasten.records import RARE, Facts
 
 REGULAR = "regular"
@@ -44,8 +42,8 @@ class Seen:
     samples_per_step: float | None
     startup_seconds: float  # from the start of the process to the end of its warm-up
     peak_bytes: float
-    fixes: Mapping[str, str] = field(default_factory=dict)  # of each: "on", or why it is not
-    quality: Mapping[str, Any] = field(default_factory=dict)
+    not_applied: Mapping[str, str] = field(default_factory=dict)  # of each fix that could not be, why
+    quality: RawQuality = field(default_factory=RawQuality)
     output: str = ""
 
 
@@ -96,19 +94,13 @@ class Bench:
         """What launches keep for later ones lies here."""
         return self.workspace.folder
 
-    def run(
-        self,
-        *,
-        spec: Mapping[str, object],
-        environment: Mapping[str, str],
-        on_status: Callable[[Status], object] = lambda _: None,
-    ) -> Seen:
+    def run(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Seen:
         """One launch. Raises SideError where the script does not train in it."""
-        with self.prepared(spec, environment, on_status=on_status) as launch:
+        with self.prepared(spec, environment) as launch:
             launch.run()
             return _seen(launch)
 
-    def run_whole(self, *, spec: Mapping[str, object], environment: Mapping[str, str]) -> Output:
+    def run_whole(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Output:
         """One launch to its end, and when it printed what. Raises SideError where it fails or does not train."""
         grown: list[tuple[float, int]] = []
         with self.prepared(spec, environment) as launch:
@@ -128,29 +120,22 @@ class Bench:
         return Output(text=text, grown=counted, seconds=took)
 
     @contextlib.contextmanager
-    def prepared(
-        self,
-        spec: Mapping[str, object],
-        environment: Mapping[str, str],
-        *,
-        on_status: Callable[[Status], object] = lambda _: None,
-        apart: bool = False,
-    ) -> Generator[Launch]:
+    def prepared(self, spec: LaunchSpec, environment: Mapping[str, str], *, apart: bool = False) -> Generator[Launch]:
         """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         folder = self.workspace.new_folder()
-        patience = self.patience + float(spec.get("start_seconds", 0.0))  # type: ignore[arg-type]
+        patience = self.patience + spec.start_seconds
         try:
             with (folder / OUTPUT).open("wb") as output:
                 yield Launch(
                     command=self.command,
-                    spec={**spec, "quiet": True},
+                    spec=spec,
                     folder=folder,
                     workspace=self.workspace,
                     environment=environment,
                     output=output.fileno(),
+                    quiet=True,
                     patience=patience,
-                    longest=patience + 4 * float(spec["seconds"]) + float(spec.get("warm_seconds", 0.0)),  # type: ignore[arg-type]
-                    on_status=on_status,
+                    longest=patience + 4 * spec.seconds + spec.warm_seconds,
                     apart=apart,
                 )
         except NoStepError as error:
@@ -159,14 +144,14 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-Side = tuple[Bench, Mapping[str, object], Mapping[str, str]]  # with its spec and its environment
+Side = tuple[Bench, LaunchSpec, Mapping[str, str]]  # with its spec and its environment
 
 
 def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
     """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
     with contextlib.ExitStack() as around:
         launches = [
-            around.enter_context(bench.prepared({**spec, "mode": "in turns"}, environment, apart=True))
+            around.enter_context(bench.prepared(replace(spec, mode="in turns"), environment, apart=True))
             for bench, spec, environment in sides
         ]
         try:
@@ -192,22 +177,21 @@ def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
 def _seen(launch: Launch) -> Seen:
     """What a launch told that is over."""
     outcome = launch.outcome
-    fixes: dict[str, str] = {}
-    for path in launch.folder.glob("fixes-*.json"):  # of several processes, the one that trains puts on most
-        states = json.loads(path.read_text(encoding="utf-8"))
-        fixes.update({name: state for name, state in states.items() if fixes.get(name, "on") == "on"})
+    not_applied: dict[str, str] = {}
+    for path in files_of(FixesReport, launch.folder):
+        not_applied |= read(FixesReport, path).not_applied
     if outcome.exit_code not in (0, None):
         raise SideError(f"the script failed (exit code {outcome.exit_code}): {outcome.last_line}")
-    trained = [raw for raw in outcome.raws if raw["first_step_at"] is not None]
+    trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
     if not trained:
         raise SideError("no optimizer step was seen")
-    raw = max(trained, key=lambda raw: (len(raw["bounds"]), -raw["rank"]))
+    raw = busiest(trained)
     recorded = Recorded(raw, [], exit_code=outcome.exit_code)
     if not recorded.measured:
         raise SideError("the script ended before its steps could be measured")
-    if raw["extra"].get("trouble"):
-        raise SideError(f"it could not be measured: {raw['extra']['trouble']}")
-    began = raw["started_at"] if raw["started_at"] is not None else recorded.measured[0].start
+    if raw.trouble:
+        raise SideError(f"it could not be measured: {raw.trouble}")
+    began = raw.started_at if raw.started_at is not None else recorded.measured[0].start
     samples = [s.num_samples for s in recorded.measured if s.num_samples is not None]
     counted = [s for s in recorded.steps or recorded.measured if s.counted]
     return Seen(
@@ -217,8 +201,8 @@ def _seen(launch: Launch) -> Seen:
         samples_per_step=statistics.fmean(samples) if samples else None,
         startup_seconds=began - outcome.started,
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
-        fixes=fixes,
-        quality=raw.get("quality", {}),
+        not_applied=not_applied,
+        quality=raw.quality or RawQuality(),
         output=outcome.output,
     )
 

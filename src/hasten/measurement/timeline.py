@@ -1,17 +1,14 @@
-"""A few real steps become lanes: what the training thread, the loader's workers and the device did at the same time.
-
-In: one process's folded record, and the lines that its workers wrote. Out: a Timeline. Refuses to draw.
-"""
+"""A few real steps become lanes: what the training thread, the loader's workers and the device did at the same time."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hasten.measurement.folding import KEPT_WHOLE, FoldedStep, phase_spans
 from hasten.measurement.recorder import Recorded
-from hasten.measurement.roles import Span
+from hasten.raw_run import RawRun, Span, StageLine
 from hasten.records import RARE, Bar, Timeline
 
 NUM_STEPS = 5
@@ -26,8 +23,7 @@ def timeline_of(recorded: Recorded, *, zero: float) -> Timeline | None:
     steps = _chosen(recorded.marked)
     if not steps:
         return None
-    workers = {n for n, facts in enumerate(recorded.raw["loaders"]) if facts.get("num_workers")}
-    spans = phase_spans(recorded.spans, with_workers=frozenset(workers))
+    spans = phase_spans(recorded.spans, with_workers=recorded.raw.with_workers)
     start, end = steps[0].start, steps[-1].end
     main = _joined(_main(spans, start, end), shortest=VISIBLE * (end - start))
     bars = [*main, *_workers(recorded, start, end), *_device(recorded.raw, start, end)]
@@ -112,34 +108,33 @@ def _gap(one: Bar, other: Bar) -> float:
 
 def _workers(recorded: Recorded, start: float, end: float) -> Iterator[Bar]:
     """Each worker's batches; within one, what its stages took, one after the other."""
-    training = recorded.raw["pid"]
     names: dict[int, str] = {}
-    for line in sorted([*recorded.stages, *recorded.tickets], key=lambda line: line["start"]):
-        if line["pid"] == training or line["end"] <= start or line["start"] >= end:
+    for line in sorted([*recorded.stages, *recorded.tasks], key=lambda line: line.start):
+        if line.pid == recorded.raw.pid or line.end <= start or line.start >= end:
             continue
-        lane = names.setdefault(line["pid"], f"worker {len(names) + 1}")
-        at = line["start"]
+        lane = names.setdefault(line.pid, f"worker {len(names) + 1}")
+        at = line.start
         for stage, seconds in _stages(line):
             yield from _bar(lane, stage, at, at + seconds, start, end)
             at += seconds
 
 
-def _stages(line: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _stages(line: StageLine) -> list[tuple[str, float]]:
     """Seconds of each stage of a batch, stretched over the whole of it: what is between them is nobody's."""
     taken: dict[str, float] = {}
-    for stage, _detail, _calls, seconds, *_ in line["stages"]:
-        taken[stage] = taken.get(stage, 0.0) + seconds
+    for stage in line.stages:
+        taken[stage.name] = taken.get(stage.name, 0.0) + stage.seconds
     total = sum(taken.values())
-    scale = (line["end"] - line["start"]) / total if total else 0.0
+    scale = (line.end - line.start) / total if total else 0.0
     order = ("read", "decode", "transform", "getitem", "collate")
     ranked = sorted(taken, key=lambda stage: order.index(stage) if stage in order else len(order))
     return [(stage, scale * taken[stage]) for stage in ranked]
 
 
-def _device(raw: Mapping[str, Any], start: float, end: float) -> Iterator[Bar]:
+def _device(raw: RawRun, start: float, end: float) -> Iterator[Bar]:
     """What the device did: each span begins when the host handed it over, or when the one before it ended."""
     free = float("-inf")
-    for kind, begun, seconds, _ in sorted(raw.get("device_spans", ()), key=lambda span: span[1]):
+    for kind, begun, seconds, _ in sorted(raw.device_spans, key=lambda span: span.start):
         at = max(begun, free)
         free = at + seconds
         yield from _bar("device", kind, at, free, start, end)

@@ -15,8 +15,8 @@ import select
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasten.measurement.inside.turns import ASKS, TOLD
 from hasten.measurement.launch import Launch
+from hasten.protocol import TURN_ASKS, TURN_TOLD
 
 POLL = 0.05  # seconds between two looks at whether a launch is over
 
@@ -31,14 +31,14 @@ class Pipes:
     """How one launch asks for its turn, and is told that it is."""
 
     def __init__(self, folder: Path) -> None:
-        for name in (ASKS, TOLD):
+        for name in (TURN_ASKS, TURN_TOLD):
             try:
                 os.mkfifo(folder / name)
             except OSError as error:  # some network and memory-card file systems have none
                 raise NoTurnsError(f"no named pipes in {folder} ({error.strerror})") from None
         # Open for both ends, for there is no other yet; the launched process sees the end of it when this one is gone.
-        self._asks = os.open(folder / ASKS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._told = os.open(folder / TOLD, os.O_RDWR | os.O_CLOEXEC)
+        self._asks = os.open(folder / TURN_ASKS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._told = os.open(folder / TURN_TOLD, os.O_RDWR | os.O_CLOEXEC)
 
     def asked(self) -> bool:
         """Whether it asks now, or within a moment."""

@@ -1,24 +1,16 @@
-"""Watch what a launch's processes tell, until their windows are full or the command has ended.
-
-In: a process and the folder that it is measured into. Out: whether it is over, and how it ended. Refuses to end anything.
-"""
+"""Watch what a launch's processes tell, until their windows are full or the command has ended."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
-import msgspec
+from hasten.errors import NoStepError, RecordError
+from hasten.protocol import Status, files_of, read
 
-from hasten.errors import NoStepError
-
-# State, steps, seconds measured, backwards, segment: see `inside.status`.
-Status = tuple[Literal["imported", "loading", "warming up", "measuring", "done"], int, float, int, str]
 STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
 GRACE = 5.0  # seconds that other training processes get to finish their windows, and children to end
 
@@ -49,20 +41,20 @@ class Watch:
         """Whether it is. Raises NoStepError where no step, no further one, or no full window came in time."""
         code = self._process.poll()
         statuses = statuses_in(self._folder)
-        trained = [s for s in statuses if s[0] != "imported" and s[0] != "loading"]
+        trained = [s for s in statuses if s.state not in ("imported", "loading")]
         self._stepped = self._stepped or bool(trained)
         now = self._clock()
         if statuses != self._last:
             self._last, self._moved_at = statuses, now
         if statuses:
-            self._on_status(max(statuses, key=lambda s: (s[1], s[2])))  # type: ignore[arg-type,return-value]
-        ended_by_us = any(_ended_by_us(path) for path in self._folder.glob("raw-*.json"))
+            self._on_status(max(statuses, key=lambda s: (s.num_steps, s.seconds)))
+        ended_by_us = any(s.ended_by == "hasten" for s in statuses)
         if code is not None:
             self.exit_code = None if ended_by_us and code == 0 else code
             return True
         if ended_by_us:
             self._full_at = self._full_at or now
-            if all(s[0] == "done" for s in trained) or now - self._full_at > GRACE:
+            if all(s.state == "done" for s in trained) or now - self._full_at > GRACE:
                 # Its own process has left by now, unless a launcher or a parent script waits for others.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(timeout=0.5)
@@ -81,12 +73,6 @@ class Watch:
             raise NoStepError(f"its steps were not measured within {self._longest:.0f} s; it may hang")
 
 
-def _ended_by_us(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text(encoding="utf-8")).get("ended_by") == "hasten"
-    return False
-
-
 def _no_step(statuses: Sequence[Status], patience: float) -> str:
     waited = f"no optimizer step in {patience:.0f} s"
     if not statuses:
@@ -94,17 +80,17 @@ def _no_step(statuses: Sequence[Status], patience: float) -> str:
             f"{waited}, and no process has finished `import torch`; is this a PyTorch script? "
             "(hasten cannot see into `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
         )
-    if any(s[3] for s in statuses):
-        return f"{waited}, though backward ran {max(s[3] for s in statuses)} times; raise --wait"  # type: ignore[type-var]
-    if any(s[0] == "loading" for s in statuses):
+    if backwards := max(s.num_backwards for s in statuses):
+        return f"{waited}, though backward ran {backwards} times; raise --wait"
+    if any(s.state == "loading" for s in statuses):
         return f"{waited}, though a loader is being read; if the first step takes longer, raise --wait"
     return f"{waited}; if the script prepares for longer, raise --wait; if it does not train, hasten cannot help"
 
 
 def statuses_in(folder: Path) -> list[Status]:
-    """What each process has told last; what is no status is not there yet."""
+    """What each process has written last; what is no status is not there yet."""
     found: list[Status] = []
-    for path in folder.glob("status-*"):
-        with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=Status))
+    for path in files_of(Status, folder):
+        with contextlib.suppress(OSError, RecordError):
+            found.append(read(Status, path))
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hasten.records.codec import Record
-from hasten.records.run import Interval, Where
+from hasten.records.run import Interval, Phase, Verdict, Where
 
 
 class Breakdown(Record, frozen=True):
@@ -11,15 +13,15 @@ class Breakdown(Record, frozen=True):
 
     step_seconds: float  # time of record, everything included
     median_seconds: float
-    spread: Interval | None  # 95 % interval of the mean; None when there are too few steps for one
-    phases: dict[str, float | None]
+    spread: Interval | None  # 95% interval of the mean; None when there are too few steps for one
+    phases: dict[Phase, float | None]
     unaccounted: float
     samples_per_second: float | None
     num_steps: int
     device_seconds: float | None = None  # device busy in a step; None on the CPU
     device_wait: float | None = None  # device idle while the host waited for data
     device_waited: float = 0.0  # of device_seconds, where the device was done before the host asked for more
-    device_phases: dict[str, float] = {}  # what the device takes for what was asked of it in each phase
+    device_phases: dict[Phase, float] = {}  # what the device takes for what was asked of it in each phase
 
 
 class Ceiling(Record, frozen=True):
@@ -77,8 +79,8 @@ class Comparison(Record, frozen=True):
     """The step times of one script's runs, before and after."""
 
     ratio: Interval  # new / old step time; above 1 is slower
-    verdict: str  # "slower" (beyond what is allowed) "no slower" "unclear"
-    max_slowdown: float  # that is allowed: 0.05 for 5 %
+    verdict: Verdict  # "slower": beyond what is allowed; "no difference": within it
+    max_slowdown: float  # that is allowed: 0.05 for 5%
     old_seconds: tuple[float, ...]  # mean step of each run, or of each stretch where there is one run a side
     new_seconds: tuple[float, ...]
     notes: tuple[str, ...] = ()
@@ -88,6 +90,6 @@ class CheckLine(Record, frozen=True):
     """One line of `hasten check`."""
 
     topic: str
-    state: str  # "good" "warning" "bad" "unknown"
+    state: Literal["good", "warning", "bad", "unknown"]
     text: str
     remedy: str = ""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hasten.records.codec import Record
+
+DiskKind = Literal["ssd", "hdd", "virtual", "network", "memory", "overlay"]
 
 
 class Device(Record, frozen=True):
@@ -47,7 +51,7 @@ class Machine(Record, frozen=True):
 class DeviceSample(Record, frozen=True):
     """One accelerator at one instant, through NVML."""
 
-    utilisation: float | None  # 0..1
+    utilization: float | None  # 0..1
     memory_used_bytes: int | None
     temperature_celsius: float | None
     power_watts: float | None
@@ -81,7 +85,7 @@ class DiskSpeed(Record, frozen=True):
 
     folder: str
     file_system: str | None  # "ext4"
-    kind: str | None  # "ssd" "hdd" "virtual" "network" "memory" "overlay"; None: this system does not tell
+    kind: DiskKind | None  # None: this system does not tell
     sequential_bytes_per_second: float | None  # cold, one reader
     random_bytes_per_second: float | None  # cold, one reader, pieces of random_read_bytes
     random_read_bytes: int

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
+from hasten.protocol import EndedBy, SandboxForm
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
 
-# The phases of a step on the host, in the order in which a step meets them. A phase is exclusive: time in a
-# nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
-PHASES = (
+Phase = Literal[
     "data_wait",  # blocked in next(loader)
     "epoch_start",  # making the loader's iterator (worker start) and its first batch
     "copy",  # host-to-device copies made by the script
@@ -24,8 +23,22 @@ PHASES = (
     "validation",  # everything between the first and the last event of a validation
     "checkpoint",  # saving
     "script",  # the script's own lines outside every phase above, known by sampling
-)
-RARE = ("epoch_start", "validation", "checkpoint")  # no part of a regular step
+]
+"""The phases of a step on the host, in the order in which a step meets them.
+
+A phase is exclusive: time in a nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
+"""
+PHASES: tuple[Phase, ...] = get_args(Phase)
+RARE: tuple[Phase, ...] = ("epoch_start", "validation", "checkpoint")  # no part of a regular step
+
+StageName = Literal["read", "decode", "transform", "getitem", "collate"]
+STAGES: tuple[StageName, ...] = get_args(StageName)
+Role = Literal["train", "validation"]
+Boundary = Literal["optimizer", "backward"]
+StartMethod = Literal["fork", "spawn", "forkserver"]
+
+Verdict = Literal["faster", "slower", "no difference", "inconclusive", "failed"]
+"""Of a comparison, everywhere."""
 
 
 class Where(Record, frozen=True):
@@ -38,7 +51,7 @@ class Where(Record, frozen=True):
 
 
 class Interval(Record, frozen=True):
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95% interval."""
 
     value: float
     low: float
@@ -52,8 +65,8 @@ class Step(Record, frozen=True):
     start: float  # seconds on the run's clock
     seconds: float
     marked: bool  # False: time of record, the boundary and the data wait only
-    phases: dict[str, float] = {}  # exclusive host seconds; a phase that was not seen is not there
-    device: dict[str, float] = {}  # device seconds of the phases that have events
+    phases: dict[Phase, float] = {}  # exclusive host seconds; a phase that was not seen is not there
+    device: dict[Phase, float] = {}  # device seconds of the phases that have events
     device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
     num_batches: int = 0
     num_samples: int | None = None
@@ -63,7 +76,7 @@ class Step(Record, frozen=True):
 class Stage(Record, frozen=True):
     """One stage of the loader's work over the measured steps, summed over workers. Exclusive seconds."""
 
-    name: str  # "read" "decode" "transform" "getitem" "collate"
+    name: StageName
     detail: str = ""  # library or transform: "Pillow", "RandomResizedCrop", "" for the rest
     num_calls: int = 0
     seconds: float = 0.0
@@ -74,7 +87,7 @@ class Stage(Record, frozen=True):
 class CacheTier(Record, frozen=True):
     """One tier of a loader's cache, when the run ended."""
 
-    name: str  # "ram" "disk"
+    name: Literal["ram", "disk", "device"]
     num_hits: int
     num_bytes: int
     budget_bytes: int
@@ -85,7 +98,7 @@ class LoaderFacts(Record, frozen=True):
     """A DataLoader the script iterated, and what its batches cost to make."""
 
     name: str  # dataset class
-    role: str  # "train" or "validation"
+    role: Role
     num_workers: int
     batch_size: int | None
     num_batches: int | None  # an epoch's; None for a stream
@@ -94,7 +107,7 @@ class LoaderFacts(Record, frozen=True):
     persistent_workers: bool = False
     made_anew: bool = False  # each epoch has a DataLoader of its own, with workers of its own
     pin_memory: bool = False
-    start_method: str | None = None
+    start_method: StartMethod | None = None
     in_memory: bool = False  # the dataset only indexes tensors or arrays that it holds
     where: Where | None = None
     stages: tuple[Stage, ...] = ()
@@ -153,7 +166,7 @@ class CopyFacts(Record, frozen=True):
 class Facts(Record, frozen=True):
     """What the script is: read once, when its steps are measured."""
 
-    boundary: str  # "optimizer" or "backward"
+    boundary: Boundary
     num_threads: int  # torch intra-op threads of the main process
     autocast: bool = False  # a root forward ran under autocast
     copies: CopyFacts | None = None
@@ -177,7 +190,7 @@ class Facts(Record, frozen=True):
     memory_requests: float | None = None  # a step, of the allocator on the GPU to its driver
     frameworks: tuple[str, ...] = ()
     device: str = "cpu"  # where the parameters are
-    where: dict[str, Where] = {}  # first place that each phase was entered from
+    where: dict[Phase, Where] = {}  # first place that each phase was entered from
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     loaders: tuple[LoaderFacts, ...] = ()
@@ -190,7 +203,7 @@ class HotLine(Record, frozen=True):
     """A line of the user's source that the sampler met, in the phase it met it."""
 
     where: Where
-    phase: str
+    phase: Phase
     seconds: float  # a step
     in_worker: bool = False
 
@@ -239,9 +252,6 @@ class Overhead(Record, frozen=True):
     sampler_cpu: float | None = None  # cores used by the parent's resource sampling
 
 
-SandboxForm = Literal["overlay", "landlock", "redirect"]
-
-
 class Run(Record, frozen=True):
     """One measured run of the user's own command, with the further runs made to confirm its causes."""
 
@@ -251,7 +261,7 @@ class Run(Record, frozen=True):
     command: tuple[str, ...]
     directory: str
     started: float  # seconds since 1970
-    ended_by: str  # "hasten" (window full), "script" (it ended by itself)
+    ended_by: EndedBy  # "hasten": the window was full; "script": it ended by itself
     exit_code: int | None
     machine: Machine
     facts: Facts

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hasten.protocol import Value
 from hasten.records.codec import Name, Record
 from hasten.records.diagnosis import CacheNeed
 from hasten.records.machine import Machine
-from hasten.records.run import Interval
+from hasten.records.run import Interval, Verdict
 
-Value = bool | int | float | str
+ProofVerdict = Literal["proven", "not proven", "broken"]
+Guarantee = Literal["identical", "rounding", "precision", "recipe"]  # strongest first; see docs/tuning.md
+
 Settings = dict[str, Value]
 
 
@@ -18,7 +21,7 @@ class Trial(Record, frozen=True):
 
     fix: str
     value: Value  # of the fix, in the candidate
-    verdict: str  # "faster" "slower" "no difference" "unclear" "failed"
+    verdict: Verdict
     settings: Settings = {}  # of the baseline
     together: Settings = {}  # all that the candidate adds, where several fixes were tried at once
     speedup: Interval | None = None  # baseline / candidate step time
@@ -40,7 +43,7 @@ class Check(Record, frozen=True):
     """One thing that the proof looked at."""
 
     what: str
-    state: str  # "passed" "failed" "unknown"
+    state: Literal["passed", "failed", "unknown"]
     text: str
 
     @property
@@ -65,8 +68,8 @@ class BothSides(Record, frozen=True):
 class Proof(Record, frozen=True):
     """Nothing against the whole plan: is it faster, and does it train as well?"""
 
-    verdict: str  # "proven" "not proven" "broken"
-    guarantee: str  # of the weakest fix: "identical" "rounding" "precision" "recipe"
+    verdict: ProofVerdict
+    guarantee: Guarantee  # of the weakest fix
     speedup: Interval | None = None  # baseline / plan step time
     baseline_rate: float | None = None  # samples a second
     plan_rate: float | None = None
@@ -81,14 +84,15 @@ class Proof(Record, frozen=True):
     broken_because: tuple[str, ...] = ()  # what was seen of each of them
 
 
-class Edit(Record, frozen=True):
-    """A change of the user's source that would help and that nothing from outside can replace."""
+class Suggestion(Record, frozen=True):
+    """A change that only the user's source can have."""
 
     kind: str  # of the finding
     file: str
     line: int
-    diff: str  # unified
-    because: str
+    source: str  # the line itself, stripped
+    title: str
+    example: str  # two lines of what to write instead
     recoverable: float  # seconds a step
 
 
@@ -133,12 +137,12 @@ class Tuning(Record, frozen=True):
     directory: str
     started: float  # seconds since 1970
     machine: Machine
-    state: str  # "running" "interrupted" "done"
+    state: Literal["running", "interrupted", "done"]
     settings: Settings = {}  # kept
     trials: tuple[Trial, ...] = ()
     heats: tuple[Heat, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    edits: tuple[Edit, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
     proof: Proof | None = None
     seconds: float = 0.0  # spent so far
     step_seconds: float | None = None  # of the baseline, when it was diagnosed

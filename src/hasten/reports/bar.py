@@ -6,8 +6,8 @@ In: a Breakdown. Out: rows on a sheet. Refuses to know why a phase takes what it
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hasten import format
 from hasten.records import PHASES, Breakdown
-from hasten.reports import format
 from hasten.reports.sheet import HARD_SPACE, Piece, Sheet
 
 _COLOURS = {
@@ -64,8 +64,7 @@ def add_bar(sheet: Sheet, breakdown: Breakdown) -> None:
 
 
 def _in_order(breakdown: Breakdown) -> list[tuple[str, float | None]]:
-    names = [*PHASES, *(name for name in breakdown.phases if name not in PHASES)]
-    return [*((name, breakdown.phases.get(name)) for name in names), ("unaccounted", breakdown.unaccounted)]
+    return [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
 
 
 def _glyphs(sheet: Sheet) -> str:

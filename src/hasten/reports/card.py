@@ -7,14 +7,12 @@ or a mean of such.
 
 from typing import NamedTuple
 
+from hasten import format
 from hasten.records import Diagnosis, Finding, Run
-from hasten.reports import format
 from hasten.reports.bar import add_bar
 from hasten.reports.sheet import Sheet
 from hasten.reports.stages import add_loader
-from hasten.reports.surroundings import add_machine, add_overhead, add_use
-
-TIERS = {"ram": "RAM", "disk": "disk"}
+from hasten.reports.surroundings import add_machine, add_overhead, add_use, cache_lines
 
 
 class Detail(NamedTuple):
@@ -135,7 +133,7 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
 
 
 def _cost(finding: Finding, *, step_seconds: float) -> str:
-    """What would be recovered: "~120 ms a step (38 %)"."""
+    """What would be recovered: "~120 ms a step (38%)"."""
     if finding.interval is not None:
         seconds = format.middle(finding.interval)
     else:
@@ -161,22 +159,8 @@ def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis, *, detail: Detail) -> None
 
 
 def _add_cache(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
-    loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
-    if loader is not None and loader.cache:
-        asked = sum(tier.num_hits for tier in loader.cache) + (loader.num_cache_misses or 0)
-        for number, tier in enumerate(loader.cache):
-            filled = format.size_of(tier.num_bytes, tier.budget_bytes)
-            hits = f"; {format.share(tier.num_hits / asked)} of what was asked for" if asked else ""
-            name = TIERS.get(tier.name, tier.name)
-            sheet.paragraph(f"{name}: {filled}{hits}", label="" if number else "Cache")
-        return
-    need = diagnosis.cache
-    if need is None:
-        return
-    whole = format.size(need.total_bytes)
-    factor = "" if need.k_factor is None else f" = {format.ratio(need.k_factor)} the files"
-    fits = format.share(need.fits_share)
-    sheet.paragraph(f"full cache {whole}{factor}; {fits} fits in memory now", label="Cache")
+    for number, line in enumerate(cache_lines(run, diagnosis)):
+        sheet.paragraph(line, label="" if number else "Cache")
 
 
 def _add_notes(sheet: Sheet, run: Run, *, detail: Detail) -> None:

@@ -9,14 +9,15 @@ import statistics
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import Comparison, Interval
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 _SAYS = {
+    "faster": "Faster",
     "slower": "Slower than allowed",
-    "no slower": "No slower than allowed",
-    "unclear": "Not clear: slower than allowed or not, the interval holds both",
+    "no difference": "No slower than allowed",
+    "inconclusive": "Inconclusive: the interval holds both slower than allowed and not",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from hasten.reports import format
+from hasten import format
 from hasten.reports.sheet import legible
 
 _BETWEEN = 0.2  # seconds between two drawings

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import Tuning
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 

@@ -6,11 +6,9 @@ which stage is to blame.
 
 from collections.abc import Sequence
 
-from hasten.records import LoaderFacts, Run, Stage
-from hasten.reports import format
+from hasten import format
+from hasten.records import STAGES, LoaderFacts, Run, Stage
 from hasten.reports.sheet import Piece, Sheet
-
-_ORDER = ("read", "decode", "transform", "getitem", "collate")
 
 
 def add_loader(sheet: Sheet, run: Run, *, num_stages: int) -> None:
@@ -71,6 +69,6 @@ def _largest(stages: Sequence[Stage], *, num: int) -> tuple[list[Stage], list[tu
     ranked = sorted(stages, key=lambda stage: -stage.seconds)
     kept = ranked if len(ranked) <= num else ranked[: num - 1]
     rest = ranked[len(kept) :]
-    known = [stage for name in _ORDER for stage in stages if stage.name == name]
-    ordered = [*known, *(stage for stage in stages if stage.name not in _ORDER)]
+    known = [stage for name in STAGES for stage in stages if stage.name == name]
+    ordered = [*known, *(stage for stage in stages if stage.name not in STAGES)]
     return [stage for stage in ordered if stage in kept], [(f"{len(rest)} more", rest)] if rest else []

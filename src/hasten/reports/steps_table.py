@@ -1,24 +1,19 @@
-"""The steps of a run as a table: for spreadsheets, and for pandas.
-
-In: a Run. Out: rows. Refuses to sum up.
-"""
+"""The steps of a run as a table: for spreadsheets, and for pandas."""
 
 from __future__ import annotations
 
 import csv
 import io
 
-from hasten.records import PHASES, Run
-from hasten.safe_text import legible
+from hasten.records import PHASES, Phase, Run
 
-FORMULA = ("=", "+", "-", "@")  # begin a cell that a spreadsheet computes
 COLUMNS = ("step", "start", "seconds", "marked", "starts_epoch", "num_batches", "num_samples")
 
 
-def phases_of(run: Run) -> list[str]:
+def phases_of(run: Run) -> list[Phase]:
     """The phases that were seen in any step, in their order."""
     seen = {name for step in run.steps for name in step.phases}
-    return [*(name for name in PHASES if name in seen), *sorted(seen - {*PHASES})]
+    return [name for name in PHASES if name in seen]
 
 
 def rows_of(run: Run) -> list[list[float | None]]:
@@ -35,12 +30,6 @@ def csv_of(run: Run) -> str:
     """The table as text; what was not measured is an empty cell. Seconds, since the run's start."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS, *map(_no_formula, phases_of(run))])
+    writer.writerow([*COLUMNS, *phases_of(run)])
     writer.writerows(rows_of(run))
     return text.getvalue()
-
-
-def _no_formula(name: str) -> str:
-    """A phase's name that no spreadsheet runs."""
-    name = legible(name).strip()
-    return f"'{name}" if name[:1] in FORMULA else name

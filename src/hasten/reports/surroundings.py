@@ -6,8 +6,8 @@ In: a Run. Out: short lines on a sheet. Refuses to judge any of it.
 import re
 from collections.abc import Iterable
 
+from hasten import format
 from hasten.records import Diagnosis, Interval, ResourceSample, Run, SandboxForm
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)|\bCPU (?=@)")
@@ -36,6 +36,8 @@ SANDBOXES: dict[SandboxForm, str] = {
     "landlock": "landlock: Python's writes were redirected and are gone; the kernel refused all others",
     "redirect": "redirect: Python's writes were redirected and are gone; other programs' are not held back here",
 }
+
+TIERS = {"ram": "RAM"}
 
 
 def add_use(sheet: Sheet, run: Run) -> None:
@@ -120,7 +122,7 @@ def machine_words(run: Run) -> list[str]:
 
 def _device_use(samples: list[ResourceSample], *, index: int, memory_bytes: int) -> str:
     seen = [sample.devices[index] for sample in samples if index < len(sample.devices)]
-    used = _mean(sample.utilisation for sample in seen)
+    used = _mean(sample.utilization for sample in seen)
     memory = [sample.memory_used_bytes for sample in seen if sample.memory_used_bytes is not None]
     hottest = [sample.temperature_celsius for sample in seen if sample.temperature_celsius is not None]
     power = _mean(sample.power_watts for sample in seen)
@@ -141,3 +143,22 @@ def _read_rate(samples: list[ResourceSample]) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def cache_lines(run: Run, diagnosis: Diagnosis) -> list[str]:
+    """What each tier of a cache holds, and its share of what was asked for; without one, what a full cache would take."""
+    loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
+    if loader is not None and loader.cache:
+        asked = sum(tier.num_hits for tier in loader.cache) + (loader.num_cache_misses or 0)
+        lines: list[str] = []
+        for tier in loader.cache:
+            hits = f"; {format.share(tier.num_hits / asked)} of what was asked for" if asked else ""
+            filled = format.size_of(tier.num_bytes, tier.budget_bytes)
+            lines.append(f"{TIERS.get(tier.name, tier.name)}: {filled}{hits}")
+        return lines
+    need = diagnosis.cache
+    if need is None:
+        return []
+    factor = "" if need.k_factor is None else f" = {format.ratio(need.k_factor)} the files"
+    fits = format.share(need.fits_share)
+    return [f"full cache {format.size(need.total_bytes)}{factor}; {fits} fits in memory now"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import CheckLine, Diagnosis, Run
-from hasten.reports import format
 from hasten.reports.card import DETAILS, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 
+from hasten import format
 from hasten.records import Run
-from hasten.reports import format
 
 MICRO = 1e6
 STEPS, FIRST_LANE = 1, 2  # thread numbers
@@ -33,8 +33,8 @@ def trace_of(run: Run) -> str:
         events.append(_counter("cores", sample.at, {"script": sample.tree_cpu, "others": sample.others_cpu}))
         events.append(_counter("memory (GiB)", sample.at, {"script": sample.resident_bytes / 2**30}))
         for number, device in enumerate(sample.devices):
-            if device.utilisation is not None:
-                events.append(_counter(f"GPU {number}", sample.at, {"busy": device.utilisation}))
+            if device.utilization is not None:
+                events.append(_counter(f"GPU {number}", sample.at, {"busy": device.utilization}))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from hasten import format
 from hasten.records import Check, Followed, Interval, Proof, Settings, Skipped, Trial, Tuning
-from hasten.reports import format
 from hasten.reports.sheet import Sheet
 
 NARROW = 1.2  # high over low end of an interval
-_DIFF = {"+": "green", "-": "red", "@": "dim"}
 _STATES = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
@@ -29,7 +28,7 @@ def print_tuning(
     _add_trials(sheet, tuning)
     _add_heats(sheet, tuning)
     _add_proof(sheet, tuning)
-    _add_edits(sheet, tuning)
+    _add_suggestions(sheet, tuning)
     if (trial := suggested(tuning)) is not None:
         sheet.paragraph(SUGGESTION, f" {format.ratio_interval(trial.speedup)} as fast with it", label="Suggested")
         sheet.paragraph(pure_line(str(trial.value)), lead="  ")
@@ -88,7 +87,7 @@ def why_empty(tuning: Tuning) -> str:
     late = ", ".join(one.fix for one in left_untried(tuning))
     if late:
         return "; ".join(filter(None, [tried, f"no time was left to try {late}, --budget gives more"]))
-    return tried or "no fix is expected to save 2 % of the step"
+    return tried or "no fix is expected to save 2% of the step"
 
 
 SUGGESTION = (
@@ -158,7 +157,7 @@ def outcome(trial: Trial, tuning: Tuning) -> str:
         return "kept" if any(name in tuning.settings for name in trial.added) else "faster, not kept"
     if trial.verdict == "no difference" and trial.speedup is not None and not _is_narrow(trial.speedup):
         return "inconclusive"
-    return "inconclusive" if trial.verdict == "unclear" else trial.verdict
+    return "inconclusive" if trial.verdict == "inconclusive" else trial.verdict
 
 
 def _is_narrow(speedup: Interval) -> bool:
@@ -216,11 +215,12 @@ def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
             sheet.paragraph(f"taken out: {name}; {reason}", lead="  ")
 
 
-def _add_edits(sheet: Sheet, tuning: Tuning) -> None:
-    """Each edit with its diff: `--write` applies them, or a person does."""
-    for number, edit in enumerate(tuning.edits):
-        gain = format.seconds(edit.recoverable)
-        words = f"{edit.because}: about {gain} a step. Only the source can have it; --write applies it"
-        sheet.paragraph(words, label="" if number else "Edits")
-        for line in edit.diff.splitlines():
-            sheet.paragraph((line, _DIFF.get(line[:1], "")), lead="  ")
+def _add_suggestions(sheet: Sheet, tuning: Tuning) -> None:
+    for number, one in enumerate(tuning.suggestions):
+        gain = format.seconds(one.recoverable)
+        sheet.paragraph(
+            f"{one.title}: about {gain} a step. Needs a change in your source", label="" if number else "Source"
+        )
+        sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
+        for line in one.example.splitlines():
+            sheet.paragraph((line, "green"), lead="  ")

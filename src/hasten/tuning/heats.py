@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from hasten import format
 from hasten.measurement.side import Bench, SideError
 from hasten.records import Heat, Settings
-from hasten.reports import format
 from hasten.tuning.judge import FAR
 from hasten.tuning.metric import Metric
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hasten.fixes.catalog import CATALOG, variables_of, weakest
 from hasten.fixes.fix import GUARANTEES
 from hasten.measurement.side import Bench, SideError
-from hasten.records import Check, Settings
+from hasten.raw_run import RawQuality
+from hasten.records import Check, ProofVerdict, Settings
 from hasten.tuning import quality
 from hasten.tuning.manner import KEEPING, Manner, spec_of
 
@@ -62,7 +63,7 @@ class Judge:
     whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
     launch_seconds: float = 0.0  # that the last launch took
     beside: dict[tuple[tuple[str, object], ...], Settings] = field(default_factory=dict)  # see `base`
-    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], quality.Told] = field(default_factory=dict)
+    _told: dict[tuple[tuple[tuple[str, object], ...], int, bool, int], RawQuality] = field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
@@ -92,19 +93,22 @@ class Judge:
         """What launches for a look at the band will take, each with such a start."""
         return 2 * FEWEST * (start_seconds + self.num_steps * self.step_seconds)
 
-    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+    def told(self, settings: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> RawQuality:
         """What a launch under these settings told. Raises SideError, and BaselineError of the script by itself."""
         key = _key(settings), shift, perturb, number
         if key not in self._told:
             self.on_launch("the plan's quality" if settings else "the script's own quality")
             steps = self.num_steps
-            spec = spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift)
-            seconds = SLOWER * max(SECONDS, steps * self.step_seconds)
-            spec.update(mode="first steps", steps=steps, seconds=seconds, perturb=perturb)
-            if self.epoch_batches is not None:
-                spec["epoch_batches"] = self.epoch_batches
-            if {*settings} <= {*DRAWN_ANEW, *TORCHS, "persistent_workers"} and not (shift or number or perturb):
-                spec["own_samples"] = True
+            drawn = {*settings} <= {*DRAWN_ANEW, *TORCHS, "persistent_workers"}
+            spec = replace(
+                spec_of(settings, Manner(), quality=min(NUM_BATCHES, 4 * steps), shift=shift),
+                mode="first steps",
+                num_steps=steps,
+                seconds=SLOWER * max(SECONDS, steps * self.step_seconds),
+                perturb=perturb,
+                epoch_batches=self.epoch_batches,
+                own_samples=drawn and not (shift or number or perturb),
+            )
             began = time.monotonic()
             try:
                 self._told[key] = self.bench.run(
@@ -115,14 +119,14 @@ class Judge:
             self.launch_seconds = time.monotonic() - began
         return self._told[key]
 
-    def told_by_base(self, base: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> quality.Told:
+    def told_by_base(self, base: Settings, *, shift: int = 0, perturb: bool = False, number: int = 0) -> RawQuality:
         """The same of what a plan is held against: that it fails says nothing of the plan. Raises BaselineError."""
         try:
             return self.told(base, shift=shift, perturb=perturb, number=number)
         except SideError as error:
             raise BaselineError(str(error)) from None
 
-    def told_before(self, settings: Settings, *, shift: int = 0) -> quality.Told | None:
+    def told_before(self, settings: Settings, *, shift: int = 0) -> RawQuality | None:
         """What the first launch under these settings told, if there was one."""
         return self._told.get((_key(settings), shift, False, 0))
 
@@ -130,7 +134,7 @@ class Judge:
         """What these settings were held against: the script as it is, or with other random numbers."""
         return self.beside.get(_key(settings), {})
 
-    def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[quality.Told], list[quality.Told]]:
+    def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[RawQuality], list[RawQuality]]:
         """What launches of both at several seeds told."""
         shifts = [FAR * seed for seed in range(number)]
         return [self.told_by_base(base, shift=s) for s in shifts], [self.told(settings, shift=s) for s in shifts]
@@ -218,7 +222,7 @@ def _base(judge: Judge, settings: Settings, checks: list[Check]) -> Settings:
     return drawn
 
 
-def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: quality.Told) -> Check:
+def _variety(judge: Judge, settings: Settings, baseline: RawQuality, plan: RawQuality) -> Check:
     check = quality.samples_vary(baseline, plan, comes_again=judge.comes_again)
     if check.state == "unknown" and LASTING & {*settings}:
         return quality.unknown("second epoch", "no second epoch was seen, in which what was kept is used")
@@ -226,7 +230,7 @@ def _variety(judge: Judge, settings: Settings, baseline: quality.Told, plan: qua
 
 
 def _band(judge: Judge, settings: Settings, base: Settings, *, looks_again: bool = True) -> Check:
-    """Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %."""
+    """Each look errs one-sidedly in 2.5% of all cases, so that both together do in no more than 5%."""
     first, most = SEEDS
     sides = judge.seeds(base, settings, first)
     check = quality.within_band(*sides)
@@ -242,7 +246,7 @@ def _band(judge: Judge, settings: Settings, base: Settings, *, looks_again: bool
     return quality.within_band(*judge.seeds(base, settings, number))
 
 
-def verdict_of(checks: Sequence[Check]) -> str:
+def verdict_of(checks: Sequence[Check]) -> ProofVerdict:
     """What the checks together say. How samples come is asked only where it can be told.
 
     A target that whole runs reach tells what the losses of the first steps could not.

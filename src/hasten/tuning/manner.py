@@ -6,15 +6,15 @@ In: a diagnosed baseline and settings. Out: what a launch's processes are told. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import USABLE_MEMORY
-from hasten.fixes.catalog import installers_of, start_seconds_of
+from hasten.fixes.catalog import specs_of, start_seconds_of
 from hasten.fixes.fix import Situation
-from hasten.measurement.interventions import START
 from hasten.measurement.turns import POSSIBLE
-from hasten.records import Settings
+from hasten.protocol import LaunchSpec
+from hasten.records import Phase, Settings
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
@@ -40,7 +40,10 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
     case, facts = first.case, first.case.facts
     seconds = Manner.seconds
-    periods = {"epoch_start": facts.steps_per_epoch, "validation": facts.steps_per_validation}
+    periods: dict[Phase, float | None] = {
+        "epoch_start": facts.steps_per_epoch,
+        "validation": facts.steps_per_validation,
+    }
     for phase, period in periods.items():
         if period and case.share(phase) >= 0.05:
             # Twice where it comes often; once where steps are slow, for a search has to end.
@@ -78,26 +81,23 @@ def _can_take_turns(case: Case) -> bool:
     return POSSIBLE and is_python and alone and MEMORY_FOR_TWO * peak < run.machine.memory_available_bytes
 
 
-def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> dict[str, object]:
-    """What the processes of one side of a comparison are told."""
-    return {
-        **told_under(settings, manner),
-        "mode": "plain",
-        "seconds": manner.seconds,
-        "shift": shift,
-        "quality": quality,
-        "start_seconds": start_seconds_of(settings),
-    }
+def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> LaunchSpec:
+    """What the processes of one side of a comparison are to do."""
+    base = base_spec(settings, manner)
+    return replace(base, mode="plain", seconds=manner.seconds, shift=shift, quality=quality)
 
 
-def told_under(settings: Settings, manner: Manner) -> dict[str, object]:
-    """What processes under these settings are told, whatever they are launched for."""
-    spec: dict[str, object] = {"plugins": [START], "fixes": installers_of(_limited(settings, manner)), "seed": SEED}
-    if manner.repeated_batches is not None:  # what is kept is to be there when they measure
-        spec["repeated_batches"] = manner.repeated_batches
-        spec["warm_steps"] = manner.warm_steps
-        spec["warm_seconds"] = manner.warm_seconds
-    return spec
+def base_spec(settings: Settings, manner: Manner) -> LaunchSpec:
+    """What processes under these settings are to do, whatever they are launched for."""
+    keeps = manner.repeated_batches is not None  # what is kept is to be there when they measure
+    return LaunchSpec(
+        fixes=specs_of(_limited(settings, manner)),
+        start_seconds=start_seconds_of(settings),
+        seed=SEED,
+        repeated_batches=manner.repeated_batches,
+        warm_steps=manner.warm_steps if keeps else 0,
+        warm_seconds=manner.warm_seconds if keeps else 0.0,
+    )
 
 
 def _limited(settings: Settings, manner: Manner) -> Settings:

@@ -10,8 +10,9 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from hasten import format
 from hasten.fixes.catalog import variables_of
 from hasten.measurement.side import Bench, Output, SideError
 from hasten.records import Check, Settings
@@ -56,7 +57,7 @@ class Metric:
         """One whole run. Raises SideError."""
         if self.command is not None:
             bench = Bench(self.command, bench.workspace, patience=bench.patience)
-        spec = {**spec_of(settings, Manner(), shift=shift), "mode": "hold", "full": False, "seconds": LONGEST}
+        spec = replace(spec_of(settings, Manner(), shift=shift), mode="hold", seconds=LONGEST)
         environment = {**variables_of(settings, scratch=bench.folder), **UNBUFFERED}
         return self._read(bench.run_whole(spec=spec, environment=environment))
 
@@ -144,7 +145,7 @@ def check_whole_runs(
 
     `beside`: what the script runs under, where that was seen to be the script with the plan's random numbers.
 
-    Each look errs one-sidedly in 2.5 % of all cases, so that both together do in no more than 5 %. The first seed is always
+    Each look errs one-sidedly in 2.5% of all cases, so that both together do in no more than 5%. The first seed is always
     run; by what it took, further ones are begun only where there is time for them, and for the comparison of speed.
     """
     runs = WholeRuns(metric, beside or {})
@@ -214,11 +215,11 @@ def target_sooner(
     if len(reached) < 3:
         return quality.unknown("target", "fewer than three seeds were run to the end")
     ratio = paired_speedup(baselines, reached, looks=False)
-    without = f"{statistics.fmean(baselines):.1f} s"
+    without = format.seconds(statistics.fmean(baselines))
     if num_never:
         without = f"not within {without} at {num_never} of {len(baselines)} seeds"
     text = (
-        f"{target:g} reached after {statistics.fmean(reached):.1f} s, without the plan {without}: "
+        f"{target:g} reached after {format.seconds(statistics.fmean(reached))}, without the plan {without}: "
         f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, "
         f"{len(reached)} seeds"
     )

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from hasten import format
 from hasten.errors import DirectoryError, PlanError
 from hasten.fixes.catalog import CATALOG, checked, turned_on
 from hasten.fixes.fix import nearest
+from hasten.protocol import SeenInProof
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
-from hasten.reports import format
 from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
 from hasten.safe_text import legible
 from hasten.tuning.judge import LASTING
@@ -44,9 +45,7 @@ class Plan:
     command: tuple[str, ...] = ()
     proof: str = "not proven"
     baseline_rate: float | None = None  # samples a second
-    seen: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what the proof saw of losses and batches: see `what_was_seen`
+    seen: SeenInProof | None = None  # see `what_was_seen`
     machine: Mapping[str, str] = field(default_factory=dict)
     source: str = NAME
 
@@ -232,7 +231,8 @@ def plan_text(tuning: Tuning, *, vouched: str = "") -> str:
         lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples a second"]
         lines += [f"plan_rate = {proof.plan_rate:.5g}"]
     if proof is not None:
-        lines += [f"{name} = {value:.6g}" for name, value in what_was_seen(proof, tuning.settings).items()]
+        seen = vars(what_was_seen(proof, tuning.settings))
+        lines += [f"{name} = {value:.6g}" for name, value in seen.items() if value is not None]
     lines += [
         "",
         "[machine]",
@@ -260,29 +260,27 @@ def _cache_section(tuning: Tuning, vouched: str) -> list[str]:
     ]
 
 
-SEEN = ("loss", "loss_spread", "loss_steps", "batch_mean", "batch_spread")
-
-
-def what_was_seen(proof: Proof, settings: Settings) -> dict[str, float]:
+def what_was_seen(proof: Proof, settings: Settings) -> SeenInProof:
     """What `hasten run` looks at: how low the loss was under the plan after the proof's steps, and what batches were like.
 
     The loss is not told where epochs may have been cut short, for the same few batches are learnt sooner.
     """
-    found: dict[str, float] = {}
+    found = SeenInProof()
     losses = [loss for loss in proof.plan_losses if loss is not None]
     end = losses[2 * len(losses) // 3 :]
     if len(losses) >= FEWEST_LOSSES and len(losses) == len(proof.plan_losses) and not LASTING & {*settings}:
         seeds = next((sides.plan for sides in proof.measured if sides.what == "loss"), ())
         spread = max(statistics.stdev(values) for values in (end, seeds) if len(values) > 1)
-        found = {"loss": statistics.fmean(end), "loss_spread": spread, "loss_steps": len(losses)}
+        found = SeenInProof(loss=statistics.fmean(end), loss_spread=spread, loss_steps=len(losses))
     if len(proof.plan_batches) >= FEWEST_LOSSES:
-        found["batch_mean"] = statistics.fmean(proof.plan_batches)
-        found["batch_spread"] = statistics.stdev(proof.plan_batches)
+        batches = proof.plan_batches
+        found = replace(found, batch_mean=statistics.fmean(batches), batch_spread=statistics.stdev(batches))
     return found
 
 
-def _seen(made: Mapping[str, Any]) -> dict[str, float]:
-    return {name: made[name] for name in SEEN if name in made}
+def _seen(made: Mapping[str, Any]) -> SeenInProof | None:
+    found = {name: made[name] for name in vars(SeenInProof()) if name in made}
+    return SeenInProof(**found) if found else None
 
 
 def _header(tuning: Tuning) -> list[str]:

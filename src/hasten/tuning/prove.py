@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from hasten.fixes.catalog import CATALOG, weakest
 from hasten.measurement.side import Frequencies
+from hasten.raw_run import RawQuality
 from hasten.records import BothSides, Check, Interval, Proof, Settings, Trial
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
@@ -176,14 +177,15 @@ def _beside(judge: Judge, settings: Settings) -> Settings:
 
 def _losses(judge: Judge, settings: Settings) -> tuple[float | None, ...]:
     """The losses of a launch that was made already; none where it was not."""
-    told = judge.told_before(settings) or {}
-    return tuple(loss if math.isfinite(loss) else None for loss in told.get("losses", ()))
+    told = judge.told_before(settings) or RawQuality()
+    return tuple(loss if math.isfinite(loss) else None for loss in told.losses)
 
 
 def _means(judge: Judge, settings: Settings) -> tuple[float, ...]:
     """The mean of each batch of a launch that was made already; none where one has none."""
-    means = (judge.told_before(settings) or {}).get("means", ())
-    return tuple(means) if all(mean is not None and math.isfinite(mean) for mean in means) else ()
+    means = (judge.told_before(settings) or RawQuality()).means
+    known = tuple(mean for mean in means if mean is not None and math.isfinite(mean))
+    return known if len(known) == len(means) else ()
 
 
 def _speed(trial: Trial, *, sooner: bool) -> Check:
@@ -192,7 +194,7 @@ def _speed(trial: Trial, *, sooner: bool) -> Check:
         return quality.passed("speed", f"a step: {trial.verdict} in {len(trial.baseline_seconds)} pairs")
     if trial.verdict == "faster":
         return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
-    if trial.verdict == "unclear":
+    if trial.verdict == "inconclusive":
         return quality.unknown(
             "speed", f"whether it is faster is not clear after {len(trial.baseline_seconds)} pairs"
         )

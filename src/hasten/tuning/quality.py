@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from hasten import format
+from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.records import Check
 from hasten.stats import Estimate, half_width, mean_interval
 
-Told = Mapping[str, Any]  # the quality that one launch told
 FEWEST_LOSSES = 10
 OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
@@ -45,10 +45,10 @@ def named(what: str, check: Check) -> Check:
     return Check(what=what, state=check.state, text=check.text)
 
 
-def losses_seen(baseline: Told, plan: Told) -> Check:
+def losses_seen(baseline: RawQuality, plan: RawQuality) -> Check:
     """There are losses on both sides, enough and finite."""
     for side, told in (("the script", baseline), ("the plan", plan)):
-        losses = told.get("losses", [])
+        losses = told.losses
         if not losses:
             return unknown("losses", f"no loss was seen: {side} calls no backward on one number")
         if len(losses) < FEWEST_LOSSES:
@@ -56,12 +56,12 @@ def losses_seen(baseline: Told, plan: Told) -> Check:
         if not all(map(math.isfinite, losses)):
             state = unknown if side == "the script" else failed
             return state("losses", f"under {side} the loss is not finite")
-    return passed("losses", f"{min(len(baseline['losses']), len(plan['losses']))} losses seen on both sides")
+    return passed("losses", f"{min(len(baseline.losses), len(plan.losses))} losses seen on both sides")
 
 
-def parameters_move(baseline: Told, plan: Told) -> Check:
+def parameters_move(baseline: RawQuality, plan: RawQuality) -> Check:
     """The plan changes every parameter tensor that the script changes."""
-    before, now = baseline.get("moved"), plan.get("moved")
+    before, now = baseline.moved, plan.moved
     if before is None or now is None:
         return unknown("parameters", "no optimizer was seen")
     if len(before) != len(now):
@@ -72,9 +72,9 @@ def parameters_move(baseline: Told, plan: Told) -> Check:
     return passed("parameters", f"{sum(now)} of {len(now)} parameters move, as without the plan")
 
 
-def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
+def batches_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
     """The same batches came in the same order; `again` is the script once more."""
-    first, second, third = (told.get("batches", []) for told in (baseline, plan, again))
+    first, second, third = (told.batches for told in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if not number:
         return unknown("batches", "no batch was seen")
@@ -85,9 +85,9 @@ def batches_equal(baseline: Told, plan: Told, again: Told) -> Check:
     return unknown("batches", "the samples' random numbers are drawn otherwise")
 
 
-def held_out_equal(baseline: Told, plan: Told, again: Told) -> Check | None:
+def held_out_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check | None:
     """Validation sees the same data; `again` is the script once more. None where it saw none, or never sees the same."""
-    first, second, third = (told.get("held_out", []) for told in (baseline, plan, again))
+    first, second, third = (told.held_out for told in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if not number or first[:number] != third[:number]:
         return None
@@ -96,7 +96,7 @@ def held_out_equal(baseline: Told, plan: Told, again: Told) -> Check | None:
     return failed("validation", "validation sees other data than without the plan")
 
 
-def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
+def own_samples(baseline: RawQuality, drawn: RawQuality, *, remade: RawQuality) -> Check:
     """`drawn`, under another loader or other workers and nothing else, trains on the script's own samples.
 
     It asks for them in the same order, in the first epoch of each dataset; afterwards for as many, and for none twice
@@ -105,15 +105,15 @@ def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
     seeds, when all is over: a sample follows from its index and the generators that every loader seeds. So it is the
     script with other random numbers, and what is compared with it has the same ones.
     """
-    if remade.get("own_trouble"):
-        return unknown("samples", f"the dataset makes none in the training process: {remade['own_trouble']}")
-    equal, other = remade.get("own", (0, 0))
+    if remade.samples_trouble:
+        return unknown("samples", f"the dataset makes none in the training process: {remade.samples_trouble}")
+    equal, other = remade.num_equal, remade.num_other
     if other or not equal:
         text = f"{other} of {equal + other} samples differ from what the dataset makes of their seeds"
         return unknown("samples", text if other else "none was made once more")
-    pairs = list(zip(baseline.get("epochs", []), drawn.get("epochs", [])))
-    firsts: dict[int, tuple[Told, Told]] = {}  # epochs of a dataset
-    if not pairs or not all(_asks_alike(pair, firsts.setdefault(pair[0]["of"], pair)) for pair in pairs):
+    pairs = list(zip(baseline.epochs, drawn.epochs))
+    firsts: dict[int, tuple[SampledEpoch, SampledEpoch]] = {}  # epochs of a dataset
+    if not pairs or not all(_asks_alike(pair, firsts.setdefault(pair[0].dataset, pair)) for pair in pairs):
         return unknown("samples", "others are asked for than by the script itself")
     under, than = ("", "the same loader") if remade is drawn else (" under hasten's loader", "the same workers")
     return passed(
@@ -123,37 +123,39 @@ def own_samples(baseline: Told, drawn: Told, *, remade: Told) -> Check:
     )
 
 
-def _asks_alike(pair: tuple[Told, Told], first: tuple[Told, Told]) -> bool:
+def _asks_alike(pair: tuple[SampledEpoch, SampledEpoch], first: tuple[SampledEpoch, SampledEpoch]) -> bool:
     before, now = pair
-    if before["of"] != now["of"]:
+    if before.dataset != now.dataset:
         return False
-    seen = min(len(before["order"]), len(now["order"]))
-    if seen and before["order"][:seen] == now["order"][:seen]:
+    seen = min(len(before.order), len(now.order))
+    if seen and before.order[:seen] == now.order[:seen]:
         return True
     if pair is first:
         return False
     # An order that is drawn once for all epochs is another one than that which is drawn anew.
-    stays = [epoch["order"] == begun["order"] for epoch, begun in zip(pair, first)]
-    lengths = {epoch["length"] for epoch in pair} - {None}
-    return len(lengths) < 2 and before["repeats"] == now["repeats"] and stays[0] == stays[1]
+    stays = [epoch.order == begun.order for epoch, begun in zip(pair, first)]
+    lengths = {epoch.num_keys for epoch in pair} - {None}
+    return len(lengths) < 2 and before.repeats == now.repeats and stays[0] == stays[1]
 
 
-def samples_vary(baseline: Told, plan: Told, *, comes_again: bool) -> Check:
+def samples_vary(baseline: RawQuality, plan: RawQuality, *, comes_again: bool) -> Check:
     """What the script draws anew in each epoch, the plan does too. `comes_again`: a second epoch has begun."""
-    rows = [[row for batch in told.get("rows", []) for row in batch] for told in (baseline, plan)]
+    rows = [[row for batch in told.rows for row in batch] for told in (baseline, plan)]
     number = min(map(len, rows))  # the longer a side was seen, the more of its samples came again
     if not number or not comes_again:
         return unknown("variety", "no sample came twice")
     before, now = (1 - len({*seen[:number]}) / number for seen in rows)
     if now > before + 0.05:
-        text = f"{100 * now:.0f} % of the samples are copies of earlier ones, {100 * before:.0f} % without the plan"
+        text = (
+            f"{format.share(now)} of the samples are copies of earlier ones, {format.share(before)} without the plan"
+        )
         return failed("variety", text)
     return passed("variety", "samples vary from epoch to epoch as they do without the plan")
 
 
-def losses_identical(baseline: Told, plan: Told, again: Told) -> Check:
+def losses_identical(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
     """Every loss is the same to the bit."""
-    first, second, third = (told["losses"] for told in (baseline, plan, again))
+    first, second, third = (told.losses for told in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if first[:number] == second[:number]:
         return passed("losses equal", f"{number} losses are the same to the bit")
@@ -163,12 +165,12 @@ def losses_identical(baseline: Told, plan: Told, again: Told) -> Check:
     return failed("losses equal", f"losses differ from step {step + 1} on: {second[step]:.7g} for {first[step]:.7g}")
 
 
-def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
+def rounding_only(baseline: RawQuality, plan: RawQuality, noise: Sequence[RawQuality]) -> Check:
     """First loss and gradients agree; afterwards they part no further than the script does from itself.
 
     `noise`: the script once more, and with its parameters changed in the last bit.
     """
-    first, second = baseline["losses"], plan["losses"]
+    first, second = baseline.losses, plan.losses
     apart = _first_apart(baseline, plan)
     floor = max([ROUNDING, *(_first_apart(baseline, told) for told in noise)])
     if apart > floor:
@@ -179,7 +181,7 @@ def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
     own = [d for d in (gradient_distance(baseline, told) for told in noise) if d is not None]
     if gradients > max([10 * ROUNDING, *(3 * d for d in own)]):
         return failed("rounding", f"the first gradients differ by {gradients:.1e} of themselves")
-    parted, alone = _apart(first, second), max((_apart(first, told["losses"]) for told in noise), default=0.0)
+    parted, alone = _apart(first, second), max((_apart(first, told.losses) for told in noise), default=0.0)
     if parted > max(3 * alone, 1e-4):
         text = f"the losses part by {parted:.1e}, those of the script from themselves by {alone:.1e}"
         return failed("rounding", text)
@@ -188,13 +190,13 @@ def rounding_only(baseline: Told, plan: Told, noise: Sequence[Told]) -> Check:
     )
 
 
-def differs_from_itself(baseline: Told, again: Told) -> bool:
+def differs_from_itself(baseline: RawQuality, again: RawQuality) -> bool:
     """Whether the script's own first loss is another from run to run, by more than rounding could make it."""
     return _first_apart(baseline, again) > OWN_NOISE
 
 
-def _first_apart(one: Told, other: Told) -> float:
-    first, second = one["losses"][0], other["losses"][0]
+def _first_apart(one: RawQuality, other: RawQuality) -> float:
+    first, second = one.losses[0], other.losses[0]
     return abs(first - second) / max(abs(first), 1e-12)
 
 
@@ -204,11 +206,11 @@ def _apart(first: Sequence[float], second: Sequence[float]) -> float:
     return statistics.fmean(abs(a - b) for a, b in pairs) / max(statistics.fmean(abs(a) for a, _ in pairs), 1e-12)
 
 
-def gradient_distance(baseline: Told, other: Told) -> float | None:
+def gradient_distance(baseline: RawQuality, other: RawQuality) -> float | None:
     """Distance of the sampled first gradients, relative to their length."""
     import numpy as np
 
-    texts = [told.get("gradients") for told in (baseline, other)]
+    texts = [told.gradients for told in (baseline, other)]
     if not all(texts):
         return None
     first, second = (np.frombuffer(base64.b64decode(str(text)), dtype=np.float32).astype(float) for text in texts)
@@ -217,7 +219,7 @@ def gradient_distance(baseline: Told, other: Told) -> float | None:
     return float(np.linalg.norm(first - second) / max(float(np.linalg.norm(first)), 1e-12))
 
 
-def within_band(baselines: Sequence[Told], plans: Sequence[Told], *, is_script: bool = False) -> Check:
+def within_band(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, is_script: bool = False) -> Check:
     """The losses at the end are no higher than the script's own seeds let them be.
 
     Seed by seed the plan's loss less the script's, by the test of `no_worse`. See Walker and Nowacki, Understanding
@@ -239,7 +241,7 @@ def within_band(baselines: Sequence[Told], plans: Sequence[Told], *, is_script: 
         )
     if spread > WIDEST_BAND * level:
         return unknown(
-            "band", f"the script's own seeds span {100 * spread / level:.0f} % of the loss: too wide a band"
+            "band", f"the script's own seeds span {format.share(spread / level)} of the loss: too wide a band"
         )
     margin, mean = margin_of(level, spread), mean_interval(worse)
     text = f"loss {mean.value:+.2g} ({mean.low:+.2g} to {mean.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
@@ -252,7 +254,7 @@ def margin_of(level: float, spread: float) -> float:
 
 
 def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: float) -> Check:
-    """A one-sided test of non-inferiority: the upper end of the mean difference's 95 % interval lies within the margin.
+    """A one-sided test of non-inferiority: the upper end of the mean difference's 95% interval lies within the margin.
 
     An interval that lies wholly on the worse side never passes, whatever the margin: a small harm that is sure is one. It
     fails where it excludes everything up to the `floor`, below which nobody would mind.
@@ -262,7 +264,7 @@ def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: flo
     return (passed if worse.high <= margin and worse.low <= 0 else unknown)(what, text)
 
 
-def seeds_wanted(baselines: Sequence[Told], plans: Sequence[Told], *, fewest: int, most: int) -> int:
+def seeds_wanted(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, fewest: int, most: int) -> int:
     """At how many seeds the interval should be narrow enough to tell, by how far these differ: no look at which way."""
     worse, level, spread = _band_of(list(zip(baselines, plans)))
     margin = margin_of(level, spread)
@@ -270,16 +272,16 @@ def seeds_wanted(baselines: Sequence[Told], plans: Sequence[Told], *, fewest: in
     return next(enough, most)
 
 
-def _band_of(pairs: Sequence[tuple[Told, Told]]) -> tuple[list[float], float, float]:
+def _band_of(pairs: Sequence[tuple[RawQuality, RawQuality]]) -> tuple[list[float], float, float]:
     """Of the losses at the end: what the plan's are higher by, the script's own level, and their spread."""
     ends = [ends_of(*pair) for pair in pairs]
     own = [before for before, _ in ends]
     return [now - before for before, now in ends], statistics.fmean(map(abs, own)), statistics.stdev(own)
 
 
-def ends_of(baseline: Told, plan: Told) -> tuple[float, float]:
+def ends_of(baseline: RawQuality, plan: RawQuality) -> tuple[float, float]:
     """The loss of both at the end of the steps that both have; they have some."""
-    one, other = baseline["losses"], plan["losses"]
+    one, other = baseline.losses, plan.losses
     return _end(one, other), _end(other, one)
 
 

@@ -6,21 +6,17 @@ the script and its terminal: on systems that can, this process becomes the scrip
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.errors import CommandError
-from hasten.fixes.catalog import installers_of, variables_of
+from hasten.fixes.catalog import specs_of, variables_of
 from hasten.measurement.environment import plugin_environment
-from hasten.measurement.inside.child import PLAN_VARIABLE
-from hasten.measurement.interventions import START
 from hasten.measurement.results import FOLLOWED, make_folder
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
 from hasten.records import Settings
 from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
@@ -28,22 +24,17 @@ from hasten.tuning.plan import Plan, script_of
 SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
 
 
-def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path, live: bool = False) -> int:
+def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path) -> int:
     """Run the command under the plan; its exit code, where this process cannot become the command's.
 
     `told`: the command as the user wrote it.
-
-    `live` shows one line while it trains. Then this process stays: should the script be killed, somebody must give the
-    terminal's last row back.
     """
-    environment = environment_of(plan, told=told, root=root, live=live)
+    environment = environment_of(plan, told=told, root=root)
     if environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         print("hasten: the plan is not on: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it out; unset it", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        if os.name == "posix" and live and sys.stderr.isatty():
-            return _beside(command, environment)
         if os.name == "posix":
             os.execvpe(command[0], list(command), environment)
         return subprocess.call(command, env=environment)
@@ -51,48 +42,19 @@ def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: 
         raise CommandError(f"{command[0]} cannot be started ({error.strerror}); try `python {command[0]}`") from None
 
 
-def _beside(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command, pass on what this process is told, and end as it ends."""
-    for number in (signal.SIGINT, signal.SIGQUIT):  # the terminal tells the script as well
-        signal.signal(number, signal.SIG_IGN)
-    process = subprocess.Popen(command, env=environment, preexec_fn=_signals_as_ever)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: process.send_signal(number))
-    code = process.wait()
-    if code < 0:
-        # A script that was killed could not clean up: the whole terminal scrolls again, and its last row is empty.
-        sys.stderr.write("\x1b7\x1b[r\x1b[999;1H\x1b[2K\x1b8")
-        sys.stderr.flush()
-        with contextlib.suppress(OSError):  # nobody can catch SIGKILL, nor let it be
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
-
-
-def _signals_as_ever() -> None:
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def environment_of(plan: Plan, *, told: Sequence[str], root: Path, live: bool = False) -> dict[str, str]:
+def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
     settings = {**SURVIVAL, **plan.settings}
-    if settings.get("chunked_forward", False) is not False:
-        settings = {**settings, "micro_batch": plan.settings.get("micro_batch", False)}
     make_folder(root)
-    spec: Mapping[str, object] = {
-        "mode": "follow",
-        "plugins": [START],
-        "fixes": installers_of(settings),
-        "unasked": [name for name in SURVIVAL if name not in plan.settings],
-        "baseline": plan.baseline_rate,
-        "proof": dict(plan.seen) if plan.command == redacted(told) else {},
-        "live": live,
-        "diary": {
-            "file": os.fspath((root / FOLLOWED).resolve()),
-            "told": {"script": script_of(told), "settings": plan.settings},
-        },
-    }
+    following = Following(
+        script=script_of(told),
+        settings=plan.settings,
+        log=os.fspath((root / FOLLOWED).resolve()),
+        baseline_rate=plan.baseline_rate,
+        proof=plan.seen if plan.command == redacted(told) else None,
+        unasked=tuple(name for name in SURVIVAL if name not in plan.settings),
+    )
     environment = plugin_environment(variables_of(settings))
-    environment[PLAN_VARIABLE] = json.dumps(spec)
+    if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so
+        environment[SPEC_VARIABLE] = to_json(LaunchSpec(mode="follow", fixes=specs_of(settings), following=following))
     return environment

@@ -6,7 +6,7 @@ to measure: it asks for trials and for diagnoses.
 Greedy: what promises most is tried first, on top of what was kept: alone, or, where there is no time for that, with what
 else promises much and answers another cause. After each fix that is kept the run is
 diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others. The search goes on until nothing is left that may save 2 % of
+others. The search goes on until nothing is left that may save 2% of
 the step, or its time is over.
 """
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hasten import format
 from hasten.fixes.catalog import CATALOG, checked
 from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
 from hasten.fixes.recipe import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
-from hasten.reports import format
 from hasten.tuning.judge import draws_anew
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule

@@ -10,8 +10,8 @@ import statistics
 
 import msgspec
 
+from hasten import format
 from hasten.records import Run, Trial
-from hasten.reports import format
 
 NOTABLE = 1.0  # seconds by which a start must be later to be charged at all
 

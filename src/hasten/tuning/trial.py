@@ -22,7 +22,7 @@ import msgspec
 
 from hasten.fixes.catalog import CATALOG, variables_of
 from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
-from hasten.records import Interval, Settings, Trial
+from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of
 
@@ -83,9 +83,8 @@ def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
 
 def _all_on(seen: Seen) -> Seen:
     """The same. Raises SideError where one of its fixes is not on."""
-    for name, state in seen.fixes.items():
-        if state != "on":
-            raise NotOnError(f"{name} is not on: {state}")
+    for name, why in seen.not_applied.items():
+        raise NotOnError(f"{name} is not on: {why}")
     return seen
 
 
@@ -165,7 +164,7 @@ def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
     return [_all_on(seen) for seen in told]
 
 
-def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str | None:
+def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verdict | None:
     """What a look says; None: look again after more pairs."""
     if num_pairs not in LOOKS:
         return None
@@ -177,7 +176,7 @@ def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> str 
         return "no difference"
     last = num_pairs >= max(LOOKS)
     hopeless = num_pairs >= FUTILE_FROM and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
-    return "unclear" if last or (gives_up and hopeless) else None
+    return "inconclusive" if last or (gives_up and hopeless) else None
 
 
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
@@ -193,7 +192,7 @@ def _told(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: boo
     looked = max((number for number in LOOKS if number <= len(baseline)), default=0)
     return msgspec.structs.replace(
         trial,
-        verdict=decide(estimate, looked, gives_up=gives_up) or "unclear",
+        verdict=decide(estimate, looked, gives_up=gives_up) or "inconclusive",
         speedup=Interval(*estimate),
         baseline_seconds=tuple(baseline),
         candidate_seconds=tuple(candidate),

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 import hasten
+from hasten import format
 from hasten.errors import HastenError, RecordError, ResumeError
 from hasten.fixes import input, recipe
 from hasten.fixes.catalog import checked, start_seconds_of, variables_of
@@ -28,20 +29,19 @@ from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
 from hasten.measurement.results import RESULTS, make_folder, new_folder
 from hasten.measurement.sandbox.workspace import Workspace
 from hasten.measurement.side import Bench, Frequencies
-from hasten.records import RECORD_VERSION, Facts, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
-from hasten.reports import format
+from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.safe_text import redacted
 from hasten.stats import Estimate
-from hasten.tuning.edits import edits_for
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
 from hasten.tuning.judge import LASTING, Judge
-from hasten.tuning.manner import Manner, manner_of, told_under
+from hasten.tuning.manner import Manner, base_spec, manner_of
 from hasten.tuning.metric import Metric
 from hasten.tuning.prove import prove
 from hasten.tuning.reserve import Reserve, reserve
 from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
+from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
@@ -159,7 +159,7 @@ class _Tuning:
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec=told_under(settings, manner),
+                spec=base_spec(settings, manner),
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
@@ -186,9 +186,7 @@ class _Tuning:
             started=time.time(),
             machine=run.machine,
             state="running",
-            edits=edits_for(
-                first.diagnosis.findings, step_seconds=case.step, times_an_epoch=_times_an_epoch(run.facts)
-            ),
+            suggestions=suggestions_for(first.diagnosis.findings),
             step_seconds=case.step,
             samples_per_step=sum(samples) / len(samples) if samples else None,
             cache=first.diagnosis.cache,
@@ -345,14 +343,6 @@ class _Tuning:
             baseline_rate=samples / statistics.fmean(trial.baseline_seconds),
             plan_rate=samples / statistics.fmean(trial.candidate_seconds),
         )
-
-
-def _times_an_epoch(facts: Facts) -> dict[str, float]:
-    """How often what should come once an epoch does, by the finding that says it comes too often."""
-    periods = {"validation_often": facts.steps_per_validation, "checkpoint_often": facts.steps_per_checkpoint}
-    if facts.steps_per_epoch is None:
-        return {}
-    return {kind: facts.steps_per_epoch / period for kind, period in periods.items() if period}
 
 
 def _trying(what: str, number: int, estimate: Estimate) -> str:

@@ -131,16 +131,16 @@ def trained(patches, *, steps=3, freeze=False, **settings):
 
 def test_losses_gradients_and_batches_are_noted(patches):
     raw, _ = trained(patches)
-    assert len(raw["losses"]) == 3 and all(isinstance(x, float) for x in raw["losses"])
-    assert len(raw["batches"]) == 2 and raw["batches"][0] != raw["batches"][1]
-    assert [len(rows) for rows in raw["rows"]] == [2, 2]
-    assert len(base64.b64decode(raw["gradients"])) == 5 * 4
-    assert raw["moved"] and all(raw["moved"])
+    assert len(raw.losses) == 3 and all(isinstance(x, float) for x in raw.losses)
+    assert len(raw.batches) == 2 and raw.batches[0] != raw.batches[1]
+    assert [len(rows) for rows in raw.rows] == [2, 2]
+    assert len(base64.b64decode(raw.gradients)) == 5 * 4
+    assert raw.moved and all(raw.moved)
 
 
 def test_parameters_that_stand_still_are_seen(patches):
     raw, _ = trained(patches, freeze=True)
-    assert raw["moved"] and not any(raw["moved"])
+    assert raw.moved and not any(raw.moved)
 
 
 def test_the_same_sample_has_the_same_fingerprint_in_another_batch(patches):
@@ -148,14 +148,14 @@ def test_the_same_sample_has_the_same_fingerprint_in_another_batch(patches):
     rows = torch.randn(3, 5)
     quality.batch(rows[:2])
     quality.batch(rows[1:])
-    (_, second), (again, _) = quality.raw()["rows"]
+    (_, second), (again, _) = quality.raw().rows
     assert second == again
 
 
 def test_a_script_without_a_scalar_loss_has_no_losses(patches):
     quality = Quality(patches, num_batches=1)
     torch.autograd.backward([torch.ones(2, requires_grad=True)], [torch.ones(2)])
-    assert quality.raw()["losses"] == []
+    assert quality.raw().losses == []
 
 
 def test_a_change_in_the_last_bit_is_one(patches):

@@ -12,7 +12,7 @@ def walked(course, *, steps, seconds=0.1):
     for _ in range(steps):
         now += seconds
         if course.step(now):
-            now = course.bounds[-1][0]
+            now = course.segments[-1].ends[-1]
             course.end(now)
             segment = course.upcoming()
             if segment is None:
@@ -30,10 +30,10 @@ def test_the_device_catches_up_at_both_ends_of_a_stretch_and_nowhere_else():
         return now + 0.05
 
     course.catch_up = catch_up
-    course.follow(iter([Segment(label="one", full=False, min_seconds=0.5, settle=2, min_steps=1)]))
+    course.follow(iter([Segment(name="one", full=False, min_seconds=0.5, settle=2, min_steps=1)]))
     walked(course, steps=60)
-    counted = [end for end, label, is_counted in course.bounds if label == "one" and is_counted]
-    begin = next(end for end, label, is_counted in reversed(course.bounds) if label == "one" and not is_counted)
+    segment = course.segments[-1]
+    begin, *counted = segment.ends[segment.settle - 1 :]
     assert len(asked) == 3, "the warm-up's end, after the settling steps, at the segment's end"
     assert begin == pytest.approx(asked[1] + 0.05) and counted[-1] == pytest.approx(asked[2] + 0.05)
     (mean,) = course.history.seconds["one"]

@@ -5,12 +5,13 @@ import json
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import hasten
-from hasten.measurement.inside.frames import INSIDE, LIBRARY, USER, caller_is_user, kind_of, user_place
+from hasten.measurement.inside.frames import INSIDE, LIBRARY, USER, caller_is_user, kind_of, lines_above, user_place
 
 PACKAGES = sysconfig.get_path("purelib")
 STANDARD = sysconfig.get_path("stdlib")
@@ -110,3 +111,11 @@ def test_a_comprehension_is_a_line_of_the_function_that_it_stands_in():
 
     ((_, _, function),) = reading()
     assert function == "reading"
+
+
+def test_a_frame_that_is_at_no_line_counts_for_its_functions_first():
+    """Another thread may be met between two instructions of which the compiler made no line."""
+    code = compile("def work(): pass", "/home/ada/train.py", "exec").co_consts[0]
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+    assert user_place(frame) == ("/home/ada/train.py", 1, "work")
+    assert lines_above(frame) == ((code, 1),)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside.marks import GRAD, OUTPUT_GRAD, TRAINING
+from hasten.raw_run import GRAD, OUTPUT_GRAD, TRAINING, Forward
 
 
 def spans(hooked, kind):
@@ -63,7 +63,7 @@ def test_everything_is_as_it_was_after_undo(hooked, tiny):
 def test_only_the_outermost_module_is_marked(hooked, tiny):
     tiny.model(torch.zeros(1, 3))
     ((_, _, _, detail),) = spans(hooked, "forward")
-    assert detail == [id(tiny.model), TRAINING | GRAD, 1, 0]
+    assert detail == Forward(id(tiny.model), TRAINING | GRAD, 1)
 
 
 def test_once_settled_only_the_root_carries_hooks(hooked, tiny):

@@ -10,8 +10,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from hasten import Loader
 from hasten.measurement.inside.loaders import Loaders
-from hasten.measurement.inside.marks import UNKNOWN_LENGTH
 from hasten.measurement.inside.nests import tensors_in
+from hasten.raw_run import UNKNOWN_LENGTH
 
 DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))
 
@@ -88,22 +88,14 @@ def test_a_loader_made_anew_each_epoch_is_one_loader(loaders):
 def test_the_settings_of_a_loader_are_told(loaders):
     started(loaders, DataLoader(DATA, batch_size=4))
     (facts,) = loaders.raw()
-    told = {
-        k: facts[k] for k in ("name", "num_workers", "batch_size", "num_batches", "num_samples", "prefetch_factor")
-    }
-    assert told == {
-        "name": "TensorDataset",
-        "num_workers": 0,
-        "batch_size": 4,
-        "num_batches": 3,
-        "num_samples": 10,
-        "prefetch_factor": None,
-    }
+    told = facts.settings
+    assert (told.name, told.num_workers, told.prefetch_factor) == ("TensorDataset", 0, None)
+    assert (told.batch_size, told.num_batches, told.num_samples) == (4, 3, 10)
 
 
 def test_the_batch_size_of_a_batch_sampler_is_told(loaders):
     started(loaders, DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 5, False)))
-    assert loaders.raw()[0]["batch_size"] == 5
+    assert loaders.raw()[0].settings.batch_size == 5
 
 
 def test_a_stream_has_no_length(loaders):
@@ -113,7 +105,7 @@ def test_a_stream_has_no_length(loaders):
 
     started(loaders, DataLoader(Stream()))
     (facts,) = loaders.raw()
-    assert (facts["num_batches"], facts["num_samples"]) == (None, None)
+    assert (facts.settings.num_batches, facts.settings.num_samples) == (None, None)
     assert loaders.epoch_left(0.1) == (None, 1)
 
 
@@ -128,7 +120,7 @@ def test_bytes_and_types_of_a_batch_are_told(loaders):
     number = loaders.number(started(loaders, DataLoader(DATA)))
     loaders.length_of(number, [torch.zeros(2, 3), torch.zeros(2, dtype=torch.uint8)])
     facts = loaders.raw()[number]
-    assert (facts["bytes_per_batch"], facts["dtypes"]) == (26, ["float32", "uint8"])
+    assert (facts.bytes_per_batch, facts.dtypes) == (26, ("float32", "uint8"))
 
 
 def test_without_workers_there_is_no_queue_to_look_into(loaders):
@@ -143,7 +135,7 @@ def test_a_loader_is_made_anew_where_the_one_before_it_is_gone(loaders, kept):
         loaders.starts(loader, iter(loader))
         alive += [loader] if kept else []
         del loader
-    assert loaders.raw()[0].get("made_anew", False) is not kept
+    assert loaders.raw()[0].made_anew is not kept
 
 
 class Photographs(Dataset):
@@ -168,12 +160,12 @@ def test_what_a_cache_holds_and_gives_is_told(loaders, tmp_path, monkeypatch):
         for _batch in started(loaders, loader):
             pass
     (facts,) = loaders.raw()
-    ((name, hits, size, budget, saved),) = facts["cache"]["tiers"]
-    assert name == "ram" and facts["cache"]["misses"] <= 2, "all samples are made from one file"
+    ((name, hits, size, budget, saved),) = facts.cache
+    assert name == "ram" and facts.num_cache_misses <= 2, "all samples are made from one file"
     assert hits >= 22
     assert 16 * 16 * 3 < size <= budget <= 64 << 20 and saved > 0
 
 
 def test_a_loader_of_torchs_has_kept_nothing(loaders):
     started(loaders, DataLoader(DATA))
-    assert "cache" not in loaders.raw()[0]
+    assert loaders.raw()[0].num_cache_misses is None

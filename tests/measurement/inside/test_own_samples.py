@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hasten import Loader
 from hasten.measurement.inside.own_samples import OwnSamples
+from hasten.raw_run import RawQuality
 
 
 class Cut(Dataset):
@@ -50,29 +51,35 @@ def told(patches, make, *, epochs=2, closes=False):
             own.batch(iterator, batch)
     if closes:
         loader.dataset.is_open = False
-    return own.raw()
+    return noted(own)
+
+
+def noted(own):
+    quality = RawQuality()
+    own.add_to(quality)
+    return quality
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_what_our_loader_hands_out_is_what_the_dataset_makes(patches, num_workers):
     raw = told(patches, lambda: Loader(Cut(), 4, shuffle=True, num_workers=num_workers))
-    assert raw["own"][0] >= 8 and raw["own"][1] == 0 and raw["own_trouble"] == ""
-    assert [epoch["length"] for epoch in raw["epochs"]] == [12, 12]
-    assert {epoch["of"] for epoch in raw["epochs"]} == {0}
+    assert raw.num_equal >= 8 and raw.num_other == 0 and raw.samples_trouble == ""
+    assert [epoch.num_keys for epoch in raw.epochs] == [12, 12]
+    assert {epoch.dataset for epoch in raw.epochs} == {0}
 
 
 def test_samples_that_are_others_when_they_are_made_once_more_are_told(patches):
-    equal, other = told(patches, lambda: Loader(Own(), 4))["own"]
-    assert equal == 0 and other >= 8
+    raw = told(patches, lambda: Loader(Own(), 4))
+    assert raw.num_equal == 0 and raw.num_other >= 8
 
 
 def test_a_dataset_that_makes_none_once_more_is_trouble(patches):
-    assert "closed" in told(patches, lambda: Loader(Closing(), 4), closes=True)["own_trouble"]
+    assert "closed" in told(patches, lambda: Loader(Closing(), 4), closes=True).samples_trouble
 
 
 def test_torchs_loader_has_nothing_made_once_more_and_its_order_noted(patches):
     raw = told(patches, lambda: DataLoader(Cut(), 4))
-    assert raw["own"] == [0, 0] and raw["epochs"][0]["order"] == raw["epochs"][1]["order"]
+    assert (raw.num_equal, raw.num_other) == (0, 0) and raw.epochs[0].order == raw.epochs[1].order
 
 
 def test_loaders_that_are_made_anew_are_of_one_dataset_or_of_several(patches):
@@ -80,4 +87,4 @@ def test_loaders_that_are_made_anew_are_of_one_dataset_or_of_several(patches):
     own = OwnSamples(patches, num_batches=10)
     for dataset in (validation, training, validation, training):
         list(DataLoader(dataset, 4))
-    assert [epoch["of"] for epoch in own.raw()["epochs"]] == [0, 1, 0, 1]
+    assert [epoch.dataset for epoch in noted(own).epochs] == [0, 1, 0, 1]

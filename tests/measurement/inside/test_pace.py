@@ -4,6 +4,7 @@ import pytest
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.pace import Pace
+from hasten.protocol import Following
 
 AHEAD = [*([0.002] * 45), 0.5, *([0.04] * 4)]  # the host asks for 45 steps, then waits for the device to do them
 
@@ -11,7 +12,7 @@ AHEAD = [*([0.002] * 45), 0.5, *([0.04] * 4)]  # the host asks for 45 steps, the
 @pytest.fixture
 def pace(monkeypatch):
     patches = Patches()
-    made = Pace(patches, baseline=None)
+    made = Pace(patches, Following(script="train.py", settings={}))
     made._process = -1  # says nothing at the end
     yield made
     patches.undo()

@@ -16,7 +16,7 @@ from hasten.measurement.inside.programs import (
 
 
 def labels(segments):
-    return [s.label for s in segments]
+    return [s.name for s in segments]
 
 
 def run(*, mean=0.01, seconds=60.0, num_steps=None, epoch_left=None, epochs_seen=0, spread=0.0):
@@ -28,7 +28,7 @@ def run(*, mean=0.01, seconds=60.0, num_steps=None, epoch_left=None, epochs_seen
         length = max(segment.min_seconds, mean)
         history.num_steps += max(1, round(length / mean))
         history.measuring += length
-        history.seconds.setdefault(segment.label, []).append(mean * (1 + spread * (-1) ** (len(segments) // 4)))
+        history.seconds.setdefault(segment.name, []).append(mean * (1 + spread * (-1) ** (len(segments) // 4)))
         if history.epoch_left is not None:
             history.epoch_left -= length
             if history.epoch_left <= 0:
@@ -39,7 +39,7 @@ def run(*, mean=0.01, seconds=60.0, num_steps=None, epoch_left=None, epochs_seen
 def test_only_the_marked_segments_mark_every_phase():
     segments, _ = run()
     assert labels(segments)[:8] == [PLAIN, MARKED, MARKED, PLAIN] * 2
-    assert all(s.full == (s.label == MARKED) for s in segments)
+    assert all(s.full == (s.name == MARKED) for s in segments)
 
 
 def test_a_steady_figure_ends_the_measuring_early():
@@ -95,7 +95,7 @@ def test_slow_steps_get_a_segment_each():
 
 def test_the_last_segment_is_the_one_asked_for():
     history = History(measuring=1e9)
-    last = Segment(label="count")
+    last = Segment(name="count")
     *_, end = measure(history, num_steps=None, seconds=1.0, last=last)
     assert end is last
 
@@ -139,13 +139,13 @@ def test_switches_go_on_and_off_in_balance():
     )
     for segment in alternate([switch], seconds=4.0, rounds=2):
         segment.enter()
-        log.append((segment.label, state["on"], segment.settle))
+        log.append((segment.is_baseline, state["on"], segment.settle))
         segment.leave()
     conditions = [False, True, True, False] * 2
     assert [entry[1] for entry in log] == conditions
     # Only a change has to settle: two segments of one condition follow each other as one.
     assert [entry[2] for entry in log] == [2, 2, 0, 2, 0, 2, 0, 2]
-    assert {entry[:2] for entry in log} == {("without denormals", False), ("denormals", True)}
+    assert {entry[:2] for entry in log} == {(True, False), (False, True)}
     assert not state["on"]
 
 
@@ -153,5 +153,5 @@ def test_each_switch_has_the_whole_time_to_itself():
     names = ["tf32", "denormals"]
     segments = list(alternate([Switch(name=n, on=print, off=print) for n in names], seconds=6.0))
     for name in names:
-        mine = [s for s in segments if s.label.endswith(name)]
+        mine = [s for s in segments if s.name == name]
         assert sum(s.min_seconds for s in mine) == pytest.approx(6.0)

@@ -6,8 +6,9 @@ from torch.utils.data import DataLoader
 
 from hasten.agent import patches as patching
 from hasten.measurement.inside.seen import EVERY, Seen
+from hasten.protocol import SeenInProof
 
-PROOF = {"loss_steps": 12, "loss": 1.0, "loss_spread": 0.01, "batch_mean": 0.5, "batch_spread": 0.01}
+PROOF = SeenInProof(loss_steps=12, loss=1.0, loss_spread=0.01, batch_mean=0.5, batch_spread=0.01)
 
 
 @pytest.fixture

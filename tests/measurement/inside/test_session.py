@@ -1,6 +1,6 @@
 """What ends a step, and what happens when measuring itself goes wrong."""
 
-import json
+import os
 
 import pytest
 import torch
@@ -11,6 +11,8 @@ from hasten.measurement.inside.boundary import MOST_OTHERS
 from hasten.measurement.inside.marks import Marks
 from hasten.measurement.inside.programs import History, Segment
 from hasten.measurement.inside.session import Session
+from hasten.protocol import Status, files_of, read
+from hasten.raw_run import RawRun
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def ended(monkeypatch):
 
 def make(folder, *segments):
     session = Session(folder, history=History(), marks=Marks())
-    session.course.follow(iter(segments or [Segment(label="plain", min_seconds=3600.0)]))
+    session.course.follow(iter(segments or [Segment(name="plain", min_seconds=3600.0)]))
     return session
 
 
@@ -36,10 +38,10 @@ def test_an_optimizer_that_takes_over_ends_the_steps_from_then_on(tmp_path, ende
     session, head, everything = make(tmp_path), optimizer(), optimizer()
     for _ in range(5):
         session.optimizer_steps(head)
-    seen = len(session.course.bounds)
+    seen = session.course.num_steps
     for _ in range(MOST_OTHERS + 10):
         session.optimizer_steps(everything)
-    assert len(session.course.bounds) == seen + 10
+    assert session.course.num_steps == seen + 10
 
 
 def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, ended):
@@ -47,9 +49,9 @@ def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, end
     session.optimizer_steps(head)
     session.optimizer_steps(everything)
     del head
-    seen = len(session.course.bounds)
+    seen = session.course.num_steps
     session.optimizer_steps(everything)
-    assert len(session.course.bounds) == seen + 1
+    assert session.course.num_steps == seen + 1
 
 
 def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
@@ -58,19 +60,19 @@ def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
         session.optimizer_steps(generator)
         for _ in range(5):
             session.optimizer_steps(critic)
-    assert len([b for b in session.course.bounds if b[1] != "turn"]) == 10
+    assert session.course.num_steps == 10
 
 
 def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended, capsys):
     def broken():
         raise RuntimeError("a switch that cannot be turned")
 
-    session = make(tmp_path, Segment(label="plain", enter=broken))
+    session = make(tmp_path, Segment(name="plain", enter=broken))
     stepping = optimizer()
     for _ in range(6):
         session.optimizer_steps(stepping)
-    (path,) = tmp_path.glob("raw-*.json")
-    assert "a switch that cannot be turned" in json.loads(path.read_text())["extra"]["trouble"]
+    (path,) = files_of(RawRun, tmp_path)
+    assert "a switch that cannot be turned" in read(RawRun, path).trouble
     assert ended == [None]
     assert "measuring stands aside" in capsys.readouterr().err
 
@@ -79,11 +81,11 @@ def test_a_fault_of_ours_does_not_reach_the_script(tmp_path, ended):
     session = make(tmp_path)
     session.loaders = None
     assert session.next_batch(object(), lambda: "batch") == "batch"
-    assert "trouble" in session.extra
+    assert session.trouble is not None
 
 
 def test_the_status_is_never_seen_half_written(tmp_path, ended):
     session = make(tmp_path)
     session.optimizer_steps(optimizer())
-    assert [path.name[:7] for path in tmp_path.iterdir() if path.name.startswith("status-")] == ["status-"]
-    assert not list(tmp_path.glob(".status-*"))
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"status-{os.getpid()}.json" and read(Status, path).state == "warming up"

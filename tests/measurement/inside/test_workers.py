@@ -1,6 +1,5 @@
 """Timing what torch's fetchers do, without altering what they fetch."""
 
-import json
 import random
 
 import numpy
@@ -10,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hasten.measurement.inside import workers
 from hasten.measurement.inside.workers import held_bytes
+from hasten.measurement.launch import stage_lines
 
 
 class Squares(Dataset):
@@ -48,8 +48,7 @@ def timed(tmp_path, patches):
             batches = list(loader)
         finally:
             workers.serve(None, timed=False)
-        lines = [json.loads(s) for f in tmp_path.glob("stages-*.jsonl") for s in f.read_text().splitlines()]
-        return batches, lines
+        return batches, [*stage_lines(tmp_path)]
 
     yield take
 
@@ -77,12 +76,10 @@ def test_batches_are_the_same_and_random_numbers_are_not_touched(timed, kind):
 
 def test_a_line_tells_the_loader_its_samples_and_its_stages(timed):
     _, lines = timed(DataLoader(Squares(), batch_size=4))
-    assert [(line["loader"], line["samples"], len(line["seconds"])) for line in lines] == [(3, 4, 4)] * 3
+    assert [(line.loader, line.num_samples, len(line.sample_seconds)) for line in lines] == [(3, 4, 4)] * 3
     for line in lines:
-        assert line["start"] <= line["end"]
-        assert {(stage, detail) for stage, detail, *_ in line["stages"]} == {("getitem", ""), ("collate", "")}
-        spent = sum(stage[3] for stage in line["stages"])
-        assert 0 < spent <= line["end"] - line["start"]
+        assert {(stage.name, stage.detail) for stage in line.stages} == {("getitem", ""), ("collate", "")}
+        assert 0 < sum(stage.seconds for stage in line.stages) <= line.end - line.start
 
 
 def test_no_sample_is_asked_for_on_our_account(timed):
@@ -94,7 +91,7 @@ def test_no_sample_is_asked_for_on_our_account(timed):
 def test_a_stream_is_timed_and_ends_as_before(timed):
     batches, lines = timed(DataLoader(Stream(), batch_size=4))
     assert [len(b) for b in batches] == [4, 4, 2]
-    assert [line["samples"] for line in lines][:3] == [4, 4, 2]
+    assert [line.num_samples for line in lines][:3] == [4, 4, 2]
 
 
 def test_while_marks_are_off_nothing_is_timed(timed):
@@ -141,11 +138,10 @@ def test_a_batch_that_cannot_be_looked_into_is_handed_over_all_the_same(timed):
 def test_workers_write_lines_of_their_own(tmp_path, patches):
     workers.install(tmp_path, patches)
     batches = list(DataLoader(Squares(48), batch_size=4, num_workers=2))
-    files = list(tmp_path.glob("stages-*.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    lines = [*stage_lines(tmp_path)]
     assert torch.equal(flat([b[1:] for b in batches]), torch.arange(48).double())
-    assert len(files) == 2
-    assert {line["loader"] for line in lines} == {None}, "the parent tells by the process which loader it was"
+    assert len({line.pid for line in lines}) == 2
+    assert {line.loader for line in lines} == {None}, "the parent tells by the process which loader it was"
 
 
 def test_the_bytes_that_a_dataset_holds_are_counted_through_its_wrappers():
@@ -167,6 +163,6 @@ def test_a_long_list_of_arrays_is_held_and_a_list_of_paths_is_not():
 def test_in_a_worker_the_length_of_every_batch_is_told_though_few_are_looked_into(timed):
     _, lines = timed(DataLoader(Squares(400), batch_size=4, num_workers=1))
     assert len(lines) < 50, "cheap batches are not all timed"
-    told = sum(len(line["batches"]) for line in lines)
+    told = sum(len(line.batch_seconds) for line in lines)
     assert 100 - workers.MOST_APART < told <= 100, "what came after the last line is lost"
-    assert all(line["batches"][-1] == line["end"] - line["start"] for line in lines)
+    assert all(line.batch_seconds[-1] == line.end - line.start for line in lines)

@@ -17,6 +17,7 @@ from torch.autograd.profiler_util import EventList
 
 from hasten.fixes.inside.site import Site
 from hasten.measurement.inside.frames import user_place
+from hasten.protocol import Value
 
 Function = Callable[..., object]
 PROFILERS = (torch.autograd.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.profiler.profile)
@@ -25,13 +26,13 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline")
 RESULTS = ("key_averages", "events", "total_average")
 
 
-def no_debug(site: Site, fix: str, value: object) -> None:
+def no_debug(site: Site, fix: str, value: Value) -> None:
     """Anomaly detection and profilers stay off."""
     no_anomaly_detection(site, fix, value)
     no_profiler(site, fix, value)
 
 
-def no_anomaly_detection(site: Site, fix: str, _value: object) -> None:
+def no_anomaly_detection(site: Site, fix: str, _value: Value) -> None:
     """Anomaly detection alone stays off; but where the script may catch what it raises, it is left as it is."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     site.patches.on_undo(lambda: torch.set_anomaly_enabled(*before))  # once the function below is the script's again
@@ -73,7 +74,7 @@ def _called_in(node: ast.AST) -> set[str]:
     return {name for name in names if name is not None}
 
 
-def no_profiler(site: Site, _fix: str, _value: object) -> None:
+def no_profiler(site: Site, _fix: str, _value: Value) -> None:
     """Profilers alone stay off."""
     for kind in PROFILERS:
         for name in (*SWITCHES, *EXPORTS):

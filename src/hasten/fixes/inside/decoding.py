@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.protocol import Value
 
 Function = Callable[..., Any]
 
 
-def decode(site: Site, fix: str, _value: object) -> None:
+def decode(site: Site, fix: str, _value: Value) -> None:
     """Pillow's JPEG files are decoded by simplejpeg."""
     try:
         from hasten.data.images.decode import decode_jpeg, simplejpeg_agrees

@@ -24,13 +24,14 @@ from hasten.devices import cuda
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.frames import Lines, lines_above
 from hasten.measurement.inside.nests import tensors_in, with_tensors
+from hasten.protocol import Value
 
 Function = Callable[..., object]
 ENOUGH = 2  # outputs in a row that were dropped: it is a validation
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-def channels_last(site: Site, fix: str, _value: object) -> None:
+def channels_last(site: Site, fix: str, _value: Value) -> None:
     """Weights of convolutions, and what the model is given, lie channel by channel within each pixel."""
 
     converted = WeakTensorKeyDictionary()
@@ -87,7 +88,7 @@ def _as_it_was(output: torch.Tensor) -> torch.Tensor:
     return output.contiguous() if output.dim() == 4 else output
 
 
-def compile(site: Site, fix: str, value: object) -> None:
+def compile(site: Site, fix: str, value: Value) -> None:
     """The roots' forward compiled by torch.compile, in place: the model and its state keys stay what they are."""
 
     def compiled(forward: Forward) -> Forward:
@@ -100,7 +101,7 @@ def compile(site: Site, fix: str, value: object) -> None:
     site.on_inner_forward(fix, compiled)
 
 
-def fused_optimizer(site: Site, fix: str, _value: object) -> None:
+def fused_optimizer(site: Site, fix: str, _value: Value) -> None:
     """One kernel updates all parameters, instead of several for each."""
 
     def fuse(optimizer: Optimizer) -> None:
@@ -138,7 +139,7 @@ def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, 
         group["fused"], group["foreach"] = fused, foreach
 
 
-def set_to_none(site: Site, _fix: str, _value: object) -> None:
+def set_to_none(site: Site, _fix: str, _value: Value) -> None:
     """Gradients are dropped between steps, not filled with zeros.
 
     A parameter that a step does not use has no gradient then, and an optimizer leaves it alone; with a gradient of zeros
@@ -169,12 +170,12 @@ def set_to_none(site: Site, _fix: str, _value: object) -> None:
     site.patches.wrap(nn.Module, "zero_grad", make)
 
 
-def cudnn_benchmark(site: Site, _fix: str, value: object) -> None:
+def cudnn_benchmark(site: Site, _fix: str, value: Value) -> None:
     """cuDNN tries its algorithms on each new shape and keeps the fastest; or does not."""
     site.patches.on_undo(cuda.autotune(bool(value)))
 
 
-def flush_denormal(site: Site, _fix: str, _value: object) -> None:
+def flush_denormal(site: Site, _fix: str, _value: Value) -> None:
     """Numbers below 1e-38 count as zero, whatever the script says; on some CPUs each of them costs a hundred cycles."""
     flush = torch.set_flush_denormal
     if not flush(True):
@@ -187,12 +188,12 @@ def flush_denormal(site: Site, _fix: str, _value: object) -> None:
     site.patches.on_undo(lambda: flush(False))
 
 
-def cpu_threads(site: Site, _fix: str, value: object) -> None:
+def cpu_threads(site: Site, _fix: str, value: Value) -> None:
     """Operators of the training process run on so many threads, whatever the script says."""
     if multiprocessing.parent_process() is not None:
         return  # a spawned worker, whose one thread is enough
     before = torch.get_num_threads()
-    torch.set_num_threads(int(value))  # type: ignore[call-overload]
+    torch.set_num_threads(int(value))
     site.patches.on_undo(lambda: torch.set_num_threads(before))
     thread, process = site.thread, os.getpid()
 
@@ -208,7 +209,7 @@ def cpu_threads(site: Site, _fix: str, value: object) -> None:
     site.patches.wrap(torch, "set_num_threads", make)
 
 
-def no_grad_validation(site: Site, fix: str, _value: object) -> None:
+def no_grad_validation(site: Site, fix: str, _value: Value) -> None:
     """A forward in evaluation mode records nothing for a backward that never comes.
 
     Whether one comes is seen for each way by which the script calls the model, all lines of it, for a function may serve

@@ -30,15 +30,16 @@ from hasten.devices import accelerator
 from hasten.fixes.inside.changing import state_of
 from hasten.fixes.inside.site import NotApplicableError, Site
 from hasten.measurement.inside.nests import tensors_in
+from hasten.protocol import Value
 
 Given = dict[str, object]
 Made = Callable[[Any], object] | None
 Function = Callable[..., object]
 
 
-def num_workers(site: Site, _fix: str, value: object) -> None:
+def num_workers(site: Site, _fix: str, value: Value) -> None:
     """So many worker processes make batches; 0: the training process does."""
-    number = int(value)  # type: ignore[call-overload]
+    number = int(value)
     if number and not _may_start_processes():
         raise NotApplicableError('the script has no `if __name__ == "__main__":`, which workers need on this system')
 
@@ -52,12 +53,12 @@ def num_workers(site: Site, _fix: str, value: object) -> None:
     change_loaders(site, change)
 
 
-def prefetch_factor(site: Site, _fix: str, value: object) -> None:
+def prefetch_factor(site: Site, _fix: str, value: Value) -> None:
     """So many batches lie ready for each worker."""
 
     def change(given: Given) -> None:
         if given.get("num_workers"):
-            given["prefetch_factor"] = int(value)  # type: ignore[call-overload]
+            given["prefetch_factor"] = int(value)
 
     change_loaders(site, change)
 
@@ -88,7 +89,7 @@ def _begun(seed: int | None, base_seed: int | None) -> _Begun:
     return _Begun(seed)
 
 
-def persistent_workers(site: Site, _fix: str, _value: object) -> None:
+def persistent_workers(site: Site, _fix: str, _value: Value) -> None:
     """Workers stay from one epoch to the next, and are seeded for each as new ones would be: samples are the same."""
 
     kept: WeakSet[DataLoader[object]] = WeakSet()
@@ -130,14 +131,14 @@ def persistent_workers(site: Site, _fix: str, _value: object) -> None:
     site.patches.set(worker, "_ResumeIteration", _Begun)
 
 
-def pin_memory(site: Site, _fix: str, _value: object) -> None:
+def pin_memory(site: Site, _fix: str, _value: Value) -> None:
     """Batches lie in pinned memory, from which a GPU copies faster and by itself."""
     if not accelerator.is_available():
         raise NotApplicableError("there is no device to copy to")
     change_loaders(site, lambda given: given.update(pin_memory=True))
 
 
-def non_blocking(site: Site, _fix: str, _value: object) -> None:
+def non_blocking(site: Site, _fix: str, _value: Value) -> None:
     """Copies of a loader's pinned batches to the GPU do not make the host wait; the script's own buffers do."""
     if not accelerator.is_available():
         raise NotApplicableError("there is no device to copy to")

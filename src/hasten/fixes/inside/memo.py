@@ -12,18 +12,19 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.protocol import Value
 
 LOOKED_AFTER = 32  # batches, after which something should have been cached
 RUN = "HASTEN_MEMO"  # names the memo that the processes of a run share
 _budgets: dict[Site, dict[str, Any]] = {}  # until its patches are undone
 
 
-def cache(site: Site, fix: str, value: object) -> None:
+def cache(site: Site, fix: str, value: Value) -> None:
     """Library calls are memoized in so much memory."""
     _open(site, fix, ram=value)
 
 
-def disk_cache(site: Site, fix: str, value: object) -> None:
+def disk_cache(site: Site, fix: str, value: Value) -> None:
     """The same on the local disk."""
     _open(site, fix, disk=value)
 

@@ -19,24 +19,22 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from hasten.agent.patches import warn
+from hasten.agent.patches import Patches, warn
 from hasten.devices import accelerator, cuda
 from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
 from hasten.fixes.inside.site import Forward, Site
-from hasten.measurement.inside.shortage import make_room, ran_out
+from hasten.measurement.inside.shortage import make_room, may_run_out, ran_out
+from hasten.protocol import Value
 
 Function = Callable[..., object]
 MOST_PIECES = 1024
+FIRST = 100  # forwards of training: where memory is going to run out, it does so in these as a rule
+EVERY = 64  # forwards between two looks at how much memory is left
 
 
-def chunked_forward(site: Site, fix: str, value: object) -> None:
-    """The roots' training forward in so many pieces, each made once more for its backward."""
-    _survive(site, fix).least_pieces = int(value)  # type: ignore[call-overload]
-
-
-def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
+def keep_device_memory(site: Site, _fix: str, _value: Value) -> None:
     """The script's calls to empty the allocator's cache do nothing; where memory runs out, PyTorch empties it itself."""
 
     def make(original: Callable[..., object]) -> Callable[..., object]:
@@ -50,11 +48,11 @@ def keep_device_memory(site: Site, _fix: str, _value: object) -> None:
         site.patches.wrap(module, "empty_cache", make)
 
 
-def micro_batch(site: Site, fix: str, value: object) -> None:
+def micro_batch(site: Site, fix: str, value: Value) -> None:
     """At most so many samples held for backward at once; "auto": all of them, until memory runs out."""
     survival = _survive(site, fix)
     if value != "auto":
-        survival.most_samples = int(value)  # type: ignore[call-overload]
+        survival.most_samples = int(value)
 
 
 def _survive(site: Site, fix: str) -> _Survival:
@@ -81,7 +79,6 @@ class _Survival:
 
     def __init__(self, site: Site, fix: str) -> None:
         self.site = site
-        self.least_pieces = 1
         self.most_samples: int | None = None
         self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._uncut: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # why not, once it was tried
@@ -90,10 +87,12 @@ class _Survival:
         self._whole: list[Work] = []  # forwards since the last step that were made in one piece, two of them at most
         self._waiting: list[Work] | None = None  # forwards in pieces that the running backward has reached
         self._zeroed: list[Optimizer | nn.Module] = []  # whose gradients are zero since the last backward
+        self._num_forwards = 0
+        self._is_armed = False
+        self._has_run_out = False
+        self._hooks = Patches()
         site.around_forward(fix, self._forward)
-        site.patches.wrap(torch.autograd, "backward", self._backward)
-        site.patches.wrap(Optimizer, "zero_grad", self._zeroing)
-        site.patches.wrap(nn.Module, "zero_grad", self._zeroing)
+        site.patches.on_undo(self._hooks.undo)
 
     # ------------------------------------------------------------------------------------------- forward
 
@@ -102,13 +101,45 @@ class _Survival:
     ) -> object:
         if not (module.training and torch.is_grad_enabled()):
             return forward(*arguments, **settings)
+        self._look()
+        if not self._is_armed:
+            try:
+                return forward(*arguments, **settings)
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+            self._has_run_out = True
+            self._look()
+        return self._prepared(module, forward, arguments, settings)
+
+    def _look(self) -> None:
+        """Be armed where memory may run out; else a step costs next to nothing more."""
+        self._num_forwards += 1
+        if self._num_forwards > FIRST and self._num_forwards % EVERY and not self._has_run_out:
+            return
+        needed = self._num_forwards <= FIRST or self._has_run_out or self.most_samples is not None or may_run_out()
+        if needed == self._is_armed:
+            return
+        self._is_armed = needed
+        self._hooks.undo()
+        if needed:
+            self._hooks.wrap(torch.autograd, "backward", self._backward)
+            self._hooks.wrap(Optimizer, "zero_grad", self._zeroing)
+            self._hooks.wrap(nn.Module, "zero_grad", self._zeroing)
+        else:
+            self._whole, self._zeroed = [], []
+
+    def _prepared(
+        self, module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+    ) -> object:
+        """A forward that is made again in another way where memory runs out, in it or in its backward."""
         model = self._models.get(id(module))
         if model is None or model.module() is not module:
             model = self._models[id(module)] = _Model(module)
         if model.exchanges or cuda.is_capturing():
             return forward(*arguments, **settings)
         work = Work(module, forward, arguments, settings, device=model.device)
-        pieces = self._wanted(work) if self._pieces or self.least_pieces > 1 or self.most_samples else 1
+        pieces = self._wanted(work) if self._pieces or self.most_samples else 1
         if pieces > 1 and self._why_uncut(work) is None:
             return self._in_pieces(work, pieces)
         if self._blocks and module in self._blocks:
@@ -122,6 +153,7 @@ class _Survival:
             if not ran_out(error):
                 raise
             failed = error.with_traceback(None)  # its frames hold the activations
+        self._has_run_out = True
         model.statistics.restore()
         make_room()
         reason = self._why_uncut(work)
@@ -133,7 +165,7 @@ class _Survival:
         raise failed
 
     def _wanted(self, work: Work) -> int:
-        pieces = max(self.least_pieces, self._pieces.get(work.module, 1))
+        pieces = self._pieces.get(work.module, 1)
         if self.most_samples is not None and work.num_samples:
             return max(pieces, -(-work.num_samples // self.most_samples))
         return pieces
@@ -159,7 +191,7 @@ class _Survival:
                 return output
 
     def _more(self, module: nn.Module, pieces: int) -> None:
-        if self._pieces.get(module, self.least_pieces) < pieces and self.most_samples is None:
+        if self._pieces.get(module, 1) < pieces and self.most_samples is None:
             self._pieces[module] = pieces
             warn(f"out of memory: from now on each batch goes through the model in {pieces} pieces; no step is lost")
 
@@ -196,6 +228,7 @@ class _Survival:
                 if reached_past_output(work.module, loss):
                     raise
                 failed = error.with_traceback(None)  # its frames hold the activations
+            self._has_run_out = True
             work.forget_graph(loss)
             self._again(work, failed)
             return None

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from torch.utils.data import DataLoader, IterableDataset
 
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.protocol import Value
 
 Function = Callable[..., Any]
 
@@ -29,18 +30,18 @@ class _Ours:
     loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
 
 
-def loader(site: Site, _fix: str, _value: object) -> None:
+def loader(site: Site, _fix: str, _value: Value) -> None:
     """Every map-style DataLoader's batches are made by hasten's loader."""
     _take_over(site).only_in_memory = False
 
 
-def gather(site: Site, _fix: str, _value: object) -> None:
+def gather(site: Site, _fix: str, _value: Value) -> None:
     """Batches of a dataset that only indexes arrays in memory are gathered at once."""
     if not _is_on(site):
         _take_over(site).only_in_memory = True
 
 
-def pixels(site: Site, _fix: str, value: object) -> None:
+def pixels(site: Site, _fix: str, value: Value) -> None:
     """How near decoded and resized images must be to Pillow's."""
     _take_over(site).settings["pixels"] = value
 

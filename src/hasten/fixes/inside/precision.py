@@ -23,11 +23,12 @@ from hasten.devices import cuda
 from hasten.fixes.inside.loss_scale import scale_losses
 from hasten.fixes.inside.site import Forward, NotApplicableError, Site
 from hasten.measurement.inside.nests import to_float32
+from hasten.protocol import Value
 
 MOST_LINES = 5  # of a `with` statement
 
 
-def bf16(site: Site, fix: str, _value: object) -> None:
+def bf16(site: Site, fix: str, _value: Value) -> None:
     """The roots' forward under bfloat16 autocast, and their output in float32.
 
     Around each forward alone: where autocast is on from one step to the next, the cached casts of the weights are
@@ -37,7 +38,7 @@ def bf16(site: Site, fix: str, _value: object) -> None:
     site.around_forward(fix, _under(torch.bfloat16, _Options(site)))
 
 
-def fp16(site: Site, fix: str, _value: object) -> None:
+def fp16(site: Site, fix: str, _value: Value) -> None:
     """The roots' forward under float16 autocast, the loss scaled so that small gradients survive."""
     if not cuda.is_available():
         raise NotApplicableError("float16 training needs a CUDA device")
@@ -46,7 +47,7 @@ def fp16(site: Site, fix: str, _value: object) -> None:
     scale_losses(site, fix)
 
 
-def tf32(site: Site, fix: str, _value: object) -> None:
+def tf32(site: Site, fix: str, _value: Value) -> None:
     """Products of float32 on NVIDIA's tensor cores, with 10 bits of mantissa."""
     needs = "it needs an NVIDIA GPU of compute capability 8.0 or later"
     if not cuda.is_available():
@@ -66,7 +67,7 @@ def tf32(site: Site, fix: str, _value: object) -> None:
     site.on_model(fix, allow)  # not before: the script chooses its device after `import torch`
 
 
-def matmul_precision(site: Site, _fix: str, value: object) -> None:
+def matmul_precision(site: Site, _fix: str, value: Value) -> None:
     """Products inside float32 matrix multiplications in fewer bits: "high" or "medium"."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(str(value))

@@ -18,14 +18,15 @@ from torch.utils.data import SequentialSampler
 
 from hasten.fixes.inside.loaders import Given, change_loaders
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.protocol import Value
 
 WARM_UP_STEPS = 100  # over which a raised learning rate is reached (Goyal and others, 2017, take five epochs)
 ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
 
 
-def batch_size(site: Site, fix: str, value: object) -> None:
+def batch_size(site: Site, fix: str, value: Value) -> None:
     """Training batches of so many samples; learning rates grow linearly with SGD, by the square root with Adam's kin."""
-    wanted = int(value)  # type: ignore[call-overload]
+    wanted = int(value)
     before: list[int] = []
 
     def change(given: Given) -> None:
@@ -64,10 +65,10 @@ def _raise_rates(site: Site, optimizer: Optimizer, ratio: float) -> None:
     site.patches.on_undo(register_optimizer_step_post_hook(warm_up).remove)
 
 
-def adamw(site: Site, fix: str, value: object) -> None:
+def adamw(site: Site, fix: str, value: Value) -> None:
     """Optimizers that the script makes as SGD or Adam become AdamW (Loshchilov and Hutter, 2019) at this learning rate."""
     for kind in (torch.optim.SGD, torch.optim.Adam):
-        site.patches.set(kind, "__init__", _becoming(kind, AdamW, float(value)))  # type: ignore[arg-type]
+        site.patches.set(kind, "__init__", _becoming(kind, AdamW, float(value)))
 
 
 def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Callable[..., None]:
@@ -94,7 +95,7 @@ def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Cal
     return __init__
 
 
-def onecycle(site: Site, fix: str, value: object) -> None:
+def onecycle(site: Site, fix: str, value: Value) -> None:
     """The learning rate rises to the script's and falls to nothing within so many steps (Smith and Topin, 2018)."""
     _schedule(
         site,
@@ -102,13 +103,13 @@ def onecycle(site: Site, fix: str, value: object) -> None:
         lambda optimizer, rates: OneCycleLR(
             optimizer,
             rates,
-            total_steps=int(value),  # type: ignore[call-overload]
+            total_steps=int(value),
             cycle_momentum=_has_momentum(optimizer),
         ),
     )
 
 
-def cyclic(site: Site, fix: str, value: object) -> None:
+def cyclic(site: Site, fix: str, value: Value) -> None:
     """The learning rate swings between a tenth of the script's and the script's, so many steps each way (Smith, 2017)."""
     _schedule(
         site,
@@ -117,7 +118,7 @@ def cyclic(site: Site, fix: str, value: object) -> None:
             optimizer,
             [rate / 10 for rate in rates],
             rates,
-            step_size_up=int(value),  # type: ignore[call-overload]
+            step_size_up=int(value),
             cycle_momentum=bool(optimizer.defaults.get("momentum")),
         ),
     )

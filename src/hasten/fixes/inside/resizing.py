@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.protocol import Value
 
 BILINEAR = 2  # Pillow's number for it
 
 
-def resize(site: Site, _fix: str, _value: object) -> None:
+def resize(site: Site, _fix: str, _value: Value) -> None:
     """Pillow's bilinear `Image.resize` is cykooz-resizer's."""
     try:
         import cykooz_resizer

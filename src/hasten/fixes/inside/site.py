@@ -10,7 +10,7 @@ itself: what the script pickles, copies and saves is what it would be without ha
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Callable
 from threading import get_ident
 from weakref import WeakSet, ref
@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hasten.agent.patches import Patches, warn
+from hasten.protocol import FixSpec
 
 Forward = Callable[..., object]
 Around = Callable[[nn.Module, Forward, tuple[object, ...], dict[str, object]], object]
@@ -68,16 +69,15 @@ class Site:
         self.patches.undo()
         self._begin()
 
-    def install(self, fix: str, installer: str, value: object) -> None:
-        """Put a fix on: `installer` is "module:function", called with this site, the fix's name and the value."""
-        module, _, function = installer.partition(":")
-        self.states[fix] = "on"
+    def install(self, fix: FixSpec) -> None:
+        """Put a fix on."""
+        self.states[fix.name] = "on"
         try:
-            getattr(importlib.import_module(module), function)(self, fix, value)
+            pkgutil.resolve_name(fix.installer)(self, fix.name, fix.value)
         except NotApplicableError as error:
-            self.refuse(fix, str(error))
+            self.refuse(fix.name, str(error))
         except Exception as error:
-            self.refuse(fix, f"it failed: {error!r}")
+            self.refuse(fix.name, f"it failed: {error!r}")
 
     def refuse(self, fix: str, reason: str) -> None:
         """Say that a fix is not on."""

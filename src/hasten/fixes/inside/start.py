@@ -1,28 +1,25 @@
 """What the plug-in calls when a launch has fixes: each is put on, and it is told which of them are not.
 
-In: the launch's spec. Out: fixes at work; in a trial `fixes-<pid>.json` in its folder, in a run under a plan a line for
-each that is not on. Refuses to break the script.
+In: the launch's spec. Out: fixes at work; those that could not be applied in a FixesReport in the launch's folder, or on
+standard error in a run under a plan. Refuses to break the script.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hasten.agent.patches import Patches
 from hasten.fixes.inside.site import Site
+from hasten.protocol import FixesReport, LaunchSpec, write
 
 
-def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
-    """Put on every fix of the spec: (name, installer, value)."""
-
-    told: set[str] = {*spec.get("unasked", ())}  # nobody misses what nobody asked for
+def start(spec: LaunchSpec, folder: Path, patches: Patches) -> None:
+    """Put on every fix of the spec."""
+    told: set[str] = {*spec.following.unasked} if spec.following is not None else set()
 
     def say(states: Mapping[str, str]) -> None:
         for name, state in states.items():
@@ -31,13 +28,10 @@ def start(spec: Mapping[str, Any], folder: Path, patches: Patches) -> None:
                 sys.stderr.write(f"hasten: {name} is not on: {state}\n")
 
     def tell(states: Mapping[str, str]) -> None:
+        not_applied = {name: state for name, state in states.items() if state != "on"}
         with contextlib.suppress(OSError):
-            scratch = folder / f".fixes-{os.getpid()}"
-            scratch.write_text(json.dumps(states), encoding="utf-8")
-            scratch.replace(folder / f"fixes-{os.getpid()}.json")
+            write(FixesReport(not_applied=not_applied), folder)
 
-    note = tell if spec["mode"] != "follow" else say
-    site = Site(patches, on_change=note)
-    for name, installer, value in spec.get("fixes", []):
-        site.install(name, installer, value)
-    note(site.states)
+    site = Site(patches, on_change=tell if spec.following is None else say)
+    for fix in spec.fixes:
+        site.install(fix)

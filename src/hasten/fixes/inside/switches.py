@@ -7,29 +7,23 @@ from hasten.fixes.inside.site import Site
 from hasten.measurement.inside import saving
 from hasten.measurement.inside.programs import Switch
 from hasten.measurement.inside.session import Session
+from hasten.protocol import SwitchSpec, Value
 
 
-def make(session: Session, hooks: Patches, name: str, fix: str, installer: str, value: object, settle: int) -> Switch:
+def make(session: Session, hooks: Patches, spec: SwitchSpec) -> Switch:
     """A switch that installs the fix as a plan would, on a site of its own, and takes it off again.
 
-    Args:
-        session: where a fix that does not apply is noted.
-        hooks: what takes the switch's own step hooks off, at the end.
-        name: the cause that the switch confirms.
-        fix: the fix's name in a plan.
-        installer: "module:function" of the fix.
-        value: the fix's value.
-        settle: steps after each change that are not counted.
+    `session` is where a fix that does not apply is noted; `hooks` takes the switch's own step hooks off, at the end.
     """
 
     def note(states: dict[str, str]) -> None:
-        session.not_applied[name] = states[fix]
+        session.not_applied[spec.cause] = states[spec.fix.name]
 
     site = Site(Patches(), hooks=hooks, on_change=note)
-    return Switch(name=name, on=lambda: site.install(fix, installer, value), off=site.take_off, settle=settle)
+    return Switch(name=spec.cause, on=lambda: site.install(spec.fix), off=site.take_off, settle=spec.settle)
 
 
-def save_nothing(site: Site, _fix: str, _value: object) -> None:
+def save_nothing(site: Site, _fix: str, _value: Value) -> None:
     """Checkpoints cost nothing: for a measurement only."""
     saving.save_nothing(True)
     site.patches.on_undo(lambda: saving.save_nothing(False))

@@ -1,29 +1,25 @@
 """Inside the measured process, at the end of `import torch`.
 
-In: the run's folder, named by the environment. Out: hooks in place, and a session that ends by itself. Refuses to
+In: the launch's spec and folder, in the environment. Out: hooks in place, and a session that ends by itself. Refuses to
 break the script: whatever goes wrong here is one line on standard error, and training goes on unmeasured.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib
-import json
 import multiprocessing.process
 import os
+import pkgutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, START, LaunchSpec, SandboxForm, from_json
 
 if TYPE_CHECKING:
     from hasten.agent.patches import Patches
     from hasten.measurement.inside.session import Session
-
-FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"
-OUT_OF_MEMORY = "out of memory"  # what ended a process, beside "hasten" and "script"
-PLAN_VARIABLE = "HASTEN_PLAN"  # a run under a plan, which is not measured: its spec, as JSON
 
 _installed = False
 
@@ -31,24 +27,25 @@ _installed = False
 def install() -> None:
     """Begin to measure this process, or to follow a plan, if it was asked for. Called by torch's backend autoload."""
     global _installed
-    folder, plan = os.environ.get(FOLDER_VARIABLE), os.environ.get(PLAN_VARIABLE)
-    if _installed or (folder is None and plan is None):
+    folder, text = os.environ.get(FOLDER_VARIABLE), os.environ.get(SPEC_VARIABLE)
+    if _installed or text is None:
         return
     _installed = True
     try:
+        spec = from_json(LaunchSpec, text, source=SPEC_VARIABLE)
         if folder is not None:
-            _at_every_end(*begin(Path(folder)))
-        elif plan is not None:
+            _at_every_end(*begin(Path(folder), spec))
+        else:
             from hasten.measurement.inside.following import follow
 
-            follow(json.loads(plan))
+            follow(spec)
     except Exception as error:
         what = "not measured" if folder is not None else "not under the plan"
         sys.stderr.write(f"hasten: this process is {what} ({error!r})\n")
 
 
-def begin(folder: Path) -> tuple[Session, Patches]:
-    """Put the hooks on, as the folder's `spec.json` says; `patches.undo()` takes them off again."""
+def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
+    """Put the hooks on, and have messages written into the folder; `patches.undo()` takes the hooks off again."""
     from hasten.agent.patches import Patches
     from hasten.measurement.inside import facts, hooks, readouts, saving, workers
     from hasten.measurement.inside.marks import Marks
@@ -57,21 +54,20 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     from hasten.measurement.inside.schedule import program_of
     from hasten.measurement.inside.session import Session
 
-    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-    if "sockets" in spec:
+    if spec.sockets is not None:
         # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
-        multiprocessing.process.current_process()._config["tempdir"] = spec["sockets"]  # type: ignore[attr-defined]
+        multiprocessing.process.current_process()._config["tempdir"] = spec.sockets  # type: ignore[attr-defined]
     patches, marks, history = Patches(), Marks(), History()
-    if "quality" not in spec:  # of a comparison only the step's time and the training's course are wanted
+    if spec.quality is None:  # of a comparison only the step's time and the training's course are wanted
         workers.install(folder, patches)
     session = Session(folder, history=history, marks=marks)
     hooks.install(session, patches)
-    if "quality" not in spec:
+    if spec.quality is None:
         readouts.install(marks, patches)
     saving.install(marks, patches)
-    if "sandbox" in spec:
-        _keep_out(spec["sandbox"], folder, patches)
-    session.launcher = spec.get("launcher")
+    if spec.sandbox is not None:
+        _keep_out(spec.sandbox, folder, patches)
+    session.launcher = spec.launcher
     session.roots = Roots(marks, patches)
     session.roots.discover()
     session.course.follow(program_of(spec, session, patches))
@@ -80,7 +76,7 @@ def begin(folder: Path) -> tuple[Session, Patches]:
     return session, patches
 
 
-def _keep_out(sandbox: str, folder: Path, patches: Patches) -> None:
+def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> None:
     """What is left to do in this process that nothing of a launch stays."""
     from hasten.measurement.inside import saving
     from hasten.measurement.sandbox import redirect
@@ -92,33 +88,30 @@ def _keep_out(sandbox: str, folder: Path, patches: Patches) -> None:
         redirect.install_from_environment()  # where Python was started without looking for a sitecustomize
 
 
-def _compare(spec: Mapping[str, Any], session: Session, patches: Patches) -> None:
-    """What a comparison of two ways to train needs: plug-ins by name, seeds, few batches, and the quality watched."""
-    for plugin in spec.get("plugins", []):
-        module, _, function = plugin.partition(":")
-        getattr(importlib.import_module(module), function)(spec, session.folder, patches)
-    if "seed" in spec:
+def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
+    """What a comparison of two ways to train needs: fixes, seeds, few batches, and the quality watched."""
+    if spec.fixes:
+        pkgutil.resolve_name(START)(spec, session.folder, patches)
+    if spec.seed is not None:
         from hasten.measurement.inside.seeding import seed_everything
 
-        seed_everything(spec["seed"], shift=spec.get("shift", 0), patches=patches)
-    if "repeated_batches" in spec:
-        from hasten.measurement.inside.few_batches import repeat_batches
+        seed_everything(spec.seed, shift=spec.shift, patches=patches)
+    for number, ends in ((spec.repeated_batches, False), (spec.epoch_batches, True)):
+        if number is not None:
+            from hasten.measurement.inside.few_batches import repeat_batches
 
-        repeat_batches(spec["repeated_batches"], patches, ends=False)
-        session.course.cold = lambda: len(session.course.bounds) < spec["warm_steps"]
-        session.course.longest_warm_up = spec["warm_seconds"]
-    if "epoch_batches" in spec:
-        from hasten.measurement.inside.few_batches import repeat_batches
-
-        repeat_batches(spec["epoch_batches"], patches, ends=True)
-    if "quality" in spec:
+            repeat_batches(number, patches, ends=ends)
+    if spec.repeated_batches is not None:
+        session.course.cold = lambda: session.course.num_steps < spec.warm_steps
+        session.course.longest_warm_up = spec.warm_seconds
+    if spec.quality is not None:
         from hasten.measurement.inside.quality import Quality
 
-        session.quality = Quality(patches, num_batches=spec["quality"], perturb=spec.get("perturb", False))
-    if spec.get("own_samples"):
-        from hasten.measurement.inside.own_samples import OwnSamples
+        session.quality = Quality(patches, num_batches=spec.quality, perturb=spec.perturb)
+        if spec.own_samples:
+            from hasten.measurement.inside.own_samples import OwnSamples
 
-        session.own_samples = OwnSamples(patches, num_batches=spec["quality"])
+            session.own_samples = OwnSamples(patches, num_batches=spec.quality)
 
 
 def _at_every_end(session: Session, patches: Patches) -> None:
@@ -141,7 +134,7 @@ def _at_every_end(session: Session, patches: Patches) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if ran_out(error):
-            session.finish(OUT_OF_MEMORY)
+            session.finish("out of memory")
         chained: BaseException | None = error
         while chained is not None:
             chained.__traceback__ = without_ours(chained.__traceback__)

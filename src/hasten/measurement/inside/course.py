@@ -1,14 +1,11 @@
-"""Which stretch of a run is on: the warm-up, then the program's segments one after another.
-
-In: the instants at which steps end. Out: the bounds of steps, and when a stretch is over. Refuses to know torch, and
-what a segment switches on.
-"""
+"""Which stretch of a run is on: the warm-up, then the program's segments one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from hasten.measurement.inside.programs import History, Program, Segment
+from hasten.raw_run import WARM_UP, RawSegment
 
 WARM_STEPS = 3
 WARM_SECONDS = 1.0
@@ -17,11 +14,11 @@ PATIENCE = 2.0  # seconds, or four times its length, after which a segment ends 
 
 
 class Course:
-    """The stretches of one process, and its steps' bounds in them."""
+    """The segments of one process, and the ends of its steps in them."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.bounds: list[tuple[float, str, bool]] = []  # end of step, label, counted
+        self.segments = [RawSegment(name=WARM_UP)]
         self.first_step_at: float | None = None
         self.started_at: float | None = None  # when the warm-up ended
         self.rested = 0.0  # seconds since then in which others had their turn
@@ -38,9 +35,9 @@ class Course:
         self._program = program
 
     @property
-    def label(self) -> str:
-        """What the stretch is called; nothing while it warms up."""
-        return self.segment.label if self.segment is not None else ""
+    def num_steps(self) -> int:
+        """Steps that have ended, those of the warm-up among them."""
+        return sum(len(segment.ends) for segment in self.segments)
 
     def step(self, now: float) -> bool:
         """A step has ended; True when its stretch is over with it."""
@@ -55,8 +52,7 @@ class Course:
             over, begins = self._is_full(segment, now), self._steps == segment.settle
         if over or begins:
             now = self.catch_up(now)
-        counted = segment is not None and self._steps > segment.settle
-        self.bounds.append((now, self.label or "warm-up", counted))
+        self.segments[-1].ends.append(now)
         if segment is None and over:
             self.started_at = now
         if begins:
@@ -71,14 +67,14 @@ class Course:
 
     def _is_warm(self, now: float) -> bool:
         assert self.first_step_at is not None
-        done, elapsed = len(self.bounds) + 1, now - self.first_step_at
+        done, elapsed = self.num_steps + 1, now - self.first_step_at
         if self.cold() and elapsed < self.longest_warm_up:
             return False
         return (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP)
 
     def warm_step(self) -> float:
         """Mean seconds of the warm-up's steps after the first."""
-        ends = [end for end, label, _ in self.bounds if label == "warm-up"]
+        ends = self.segments[0].ends
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
 
     def end(self, now: float) -> None:
@@ -87,7 +83,7 @@ class Course:
         segment = self.segment
         if segment is not None:
             mean = (now - self._begun) / max(1, self._steps - segment.settle)
-            self.history.seconds.setdefault(segment.label, []).append(mean)
+            self.history.seconds.setdefault(segment.name, []).append(mean)
             segment.leave()
         self.history.measuring = now - self.started_at - self.rested
 
@@ -98,9 +94,10 @@ class Course:
     def begin(self, segment: Segment, now: float) -> None:
         """A segment begins. The turn itself is no part of a step."""
         self.segment, self._steps, self._begun = segment, 0, now
-        self.bounds.append((now, "turn", False))
+        settle, is_baseline = segment.settle, segment.is_baseline
+        self.segments.append(RawSegment(name=segment.name, is_baseline=is_baseline, began=now, settle=settle))
 
     def forked(self) -> None:
         """This is a forked child now: it starts anew."""
-        self.bounds.clear()
+        self.segments = [RawSegment(name=WARM_UP)]
         self.first_step_at = self.started_at = self.segment = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hasten.devices import cuda
+from hasten.raw_run import DeviceSpan
 
 if TYPE_CHECKING:
     from torch import Event
@@ -37,9 +38,7 @@ class DeviceClock:
     """Times outermost spans on the device."""
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
-        # Kind, start on the host, seconds on the device, and whether the device was done before it was asked for more:
-        # then it waited for the host, and the seconds are the host's.
-        self.spans: list[tuple[str, float, float, bool]] = []
+        self.spans: list[DeviceSpan] = []
         self._new_event = new_event
         self._pool: list[Event] = []
         self._pending: deque[Pending] = deque()
@@ -94,7 +93,8 @@ class DeviceClock:
         while self._pending and not cuda.is_capturing() and self._pending[0].last.query():
             one = self._pending.popleft()
             try:
-                self.spans.append((one.kind, one.start, one.first.elapsed_time(one.last) / 1e3, one.waited))
+                seconds = one.first.elapsed_time(one.last) / 1e3
+                self.spans.append(DeviceSpan(one.kind, one.start, seconds, one.waited))
             except NotImplementedError:
                 self._has_ended = True
                 self._pending.clear()

@@ -13,6 +13,7 @@ import functools
 from hasten.devices import accelerator, cuda
 from hasten.measurement.inside.device_clock import DeviceClock
 from hasten.measurement.inside.marks import Marks
+from hasten.raw_run import Sync
 
 LOOK_STEPS = 4
 
@@ -52,4 +53,4 @@ class DeviceWatch:
 
     def _waited(self) -> None:
         if self._marks.here() and not self._marks.reading:
-            self._marks.add("sync", self._marks.now(), [self._marks.place(2), "waiting for the GPU"])
+            self._marks.add("sync", self._marks.now(), Sync(self._marks.place(2), "waiting for the GPU"))

@@ -1,7 +1,4 @@
-"""What the script is: its models, optimizers and switches, read once when the window closes.
-
-In: the session at its end. Out: JSON values for the raw record. Refuses to judge any of it.
-"""
+"""What the script is: its models, optimizers and switches, read once when the window closes."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from hasten.devices import cuda
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.session import Session
+from hasten.raw_run import RawFacts, RawModel, RawOptimizer
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
 LEARNING = ("forward", "loss", "backward")
@@ -66,70 +64,64 @@ class CallCount(TorchFunctionMode):
         return func(*args, **(kwargs or {}))  # type: ignore[operator]
 
 
-def gather(session: Session) -> dict[str, object]:
+def gather(session: Session) -> RawFacts:
     """Everything that is known of the script."""
     roots = session.roots
     assert roots is not None
-    optimizers = [_optimizer(o) for o in session.boundary.optimizers.values()]
-    models = [_model(m) for m in roots.modules()]
+    models = tuple(map(_model, roots.modules()))
     parameters = session.boundary.parameters()
-    device = str(parameters[0].device.type) if parameters else _device(models)
-    return {
-        "facts": {
-            "num_threads": torch.get_num_threads(),
-            "anomaly_detection": torch.is_anomaly_enabled(),
-            "profiler": session.profiler_seen,
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "cudnn_benchmark": cuda.autotunes() if device == "cuda" else None,
-            "tf32": cuda.allows_tf32() if device == "cuda" else None,
-            "num_input_shapes": roots.num_shapes(),
-            "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
-            "device": device,
-        },
-        "models": models,
-        "optimizers": optimizers,
-        "subnormal_share": _subnormal_share(session, roots),
-        "gather_seconds": _gather_seconds(session),
-    }
+    others = (device for model in models for device in model.devices if device != "cpu")
+    device = parameters[0].device.type if parameters else next(others, "cpu")
+    return RawFacts(
+        num_threads=torch.get_num_threads(),
+        anomaly_detection=torch.is_anomaly_enabled(),
+        profiler=session.profiler_seen,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        cudnn_benchmark=cuda.autotunes() if device == "cuda" else None,
+        tf32=cuda.allows_tf32() if device == "cuda" else None,
+        num_input_shapes=roots.num_shapes(),
+        frameworks=tuple(name for name in FRAMEWORKS if name in sys.modules),
+        device=device,
+        models=models,
+        optimizers=tuple(_optimizer(o) for o in session.boundary.optimizers.values()),
+        subnormal_share=_subnormal_share(session, roots),
+        gather_seconds=_gather_seconds(session),
+    )
 
 
-def _device(models: list[dict[str, object]]) -> str:
-    devices = [d for m in models for d in m["devices"]]  # type: ignore[attr-defined]
-    return next((str(d) for d in devices if d != "cpu"), "cpu")
-
-
-def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+def _optimizer(optimizer: torch.optim.Optimizer) -> RawOptimizer:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     first = optimizer.param_groups[0]
-    return {
-        "id": id(optimizer),
-        "name": type(optimizer).__name__,
-        "num_parameters": sum(p.numel() for p in parameters),
-        "num_tensors": len(parameters),
-        "fused": first.get("fused"),
-        "foreach": first.get("foreach"),
-    }
+    return RawOptimizer(
+        id=id(optimizer),
+        name=type(optimizer).__name__,
+        num_parameters=sum(p.numel() for p in parameters),
+        num_tensors=len(parameters),
+        fused=_flag(first.get("fused")),
+        foreach=_flag(first.get("foreach")),
+    )
 
 
-def _model(module: nn.Module) -> dict[str, object]:
+def _flag(value: object) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _model(module: nn.Module) -> RawModel:
     parameters = list(module.parameters())
     inner = list(module.modules())
     convolutions = [m for m in inner if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d))]
     weights = [c.weight for c in convolutions if c.weight.dim() == 4 and c.weight.shape[2:] != (1, 1)]
-    return {
-        "id": id(module),
-        "name": type(getattr(module, "_orig_mod", module)).__name__,
-        "num_parameters": sum(p.numel() for p in parameters),
-        "num_modules": len(inner),
-        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
-        "devices": sorted({p.device.type for p in parameters}),
-        "num_convolutions": len(convolutions),
-        "channels_last": bool(weights) and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
-        "compiled": any(type(m).__name__ == "OptimizedModule" for m in inner)
-        or module._compiled_call_impl is not None,  # pyright: ignore[reportPrivateUsage]
-        "data_parallel": any(isinstance(m, nn.DataParallel) for m in inner),
-        "training": module.training,
-    }
+    return RawModel(
+        name=type(getattr(module, "_orig_mod", module)).__name__,
+        num_parameters=sum(p.numel() for p in parameters),
+        num_modules=len(inner),
+        dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        devices=tuple(sorted({p.device.type for p in parameters})),
+        num_convolutions=len(convolutions),
+        channels_last=bool(weights) and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
+        compiled=any(type(m).__name__ == "OptimizedModule" for m in inner) or module._compiled_call_impl is not None,  # pyright: ignore[reportPrivateUsage]
+        data_parallel=any(isinstance(m, nn.DataParallel) for m in inner),
+    )
 
 
 def _subnormal_share(session: Session, roots: Roots) -> float | None:

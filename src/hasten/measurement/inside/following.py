@@ -1,33 +1,22 @@
-"""A run under a plan: fixes at work, nothing measured but its pace.
-
-In: the spec, from the environment. Out: the script as it is, faster. Refuses to touch output, exit code and signals.
-"""
+"""A run under a plan: fixes at work, nothing measured but its pace."""
 
 from __future__ import annotations
 
-import importlib
-import multiprocessing
-import os
-from collections.abc import Mapping
+import pkgutil
 from pathlib import Path
-from typing import Any
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.pace import Pace
 from hasten.measurement.inside.seen import Seen
+from hasten.protocol import START, LaunchSpec
 
 
-def follow(spec: Mapping[str, Any]) -> Patches:
+def follow(spec: LaunchSpec) -> Patches:
     """Put the plan's fixes on, count steps, and look at losses and batches."""
-    patches = Patches()
-    for plugin in spec["plugins"]:
-        module, _, function = plugin.partition(":")
-        getattr(importlib.import_module(module), function)(spec, Path(), patches)
-    Pace(patches, baseline=spec.get("baseline"), diary=spec.get("diary"))
-    if spec.get("proof"):
-        Seen(patches, spec["proof"])
-    if spec.get("live") and multiprocessing.parent_process() is None and int(os.environ.get("RANK", "0") or 0) == 0:
-        from hasten.measurement.inside.live import Live
-
-        Live(patches, baseline=spec.get("baseline"))
+    patches, following = Patches(), spec.following
+    assert following is not None
+    pkgutil.resolve_name(START)(spec, Path(), patches)
+    Pace(patches, following)
+    if following.proof is not None:
+        Seen(patches, following.proof)
     return patches

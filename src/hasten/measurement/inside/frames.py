@@ -15,7 +15,8 @@ import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
-Place = tuple[str, int, str]
+from hasten.raw_run import Place
+
 Lines = tuple[tuple[CodeType, int], ...]
 
 USER, LIBRARY, INSIDE = 2, 1, 0
@@ -72,14 +73,20 @@ def lines_above(frame: FrameType | None) -> Lines:
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         if kind_of(frame.f_code) != INSIDE:
-            found.append((frame.f_code, frame.f_lineno))
+            found.append((frame.f_code, _line_of(frame)))
         frame = frame.f_back
     return tuple(found)
 
 
+def _line_of(frame: FrameType) -> int:
+    """The line that a frame is at; its function's first where Python has none for the instruction."""
+    line: int | None = frame.f_lineno
+    return frame.f_code.co_firstlineno if line is None else line
+
+
 def _place(frame: FrameType) -> Place:
     """A comprehension is a line of the function that it stands in; before Python 3.12 it has a frame of its own."""
-    file, line, outer = frame.f_code.co_filename, frame.f_lineno, frame
+    file, line, outer = frame.f_code.co_filename, _line_of(frame), frame
     while outer.f_code.co_name in COMPREHENSIONS and outer.f_back is not None:
         outer = outer.f_back
     return file, line, (outer if outer.f_code.co_filename == file else frame).f_code.co_name

@@ -30,6 +30,7 @@ from torch.utils.data.dataloader import (
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.marks import Marks, spanned
+from hasten.raw_run import ZeroGrad
 
 Function = Callable[..., object]
 
@@ -202,7 +203,7 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
             try:
                 return original(self, set_to_none)
             finally:
-                marks.leave("zero_grad", start, [place, bool(set_to_none)])
+                marks.leave("zero_grad", start, ZeroGrad(place, bool(set_to_none)))
 
         return zero_grad
 

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.utils.data import DataLoader
 
-from hasten.measurement.inside.frames import Place, user_place
-from hasten.measurement.inside.marks import UNKNOWN_LENGTH
+from hasten.measurement.inside.frames import user_place
 from hasten.measurement.inside.nests import tensors_in
+from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, TierCounts
 
 
 class Loaders:
@@ -24,7 +24,7 @@ class Loaders:
 
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # of loaders and of iterators
-        self._facts: list[dict[str, object]] = []
+        self._facts: list[RawLoader] = []
         self._lengths: list[int | None] = []
         self._taken: list[int] = []  # batches since the loader's last start
         self._starts: list[int] = []  # since the warm-up ended
@@ -43,10 +43,10 @@ class Loaders:
             new = number is None
             if number is not None:
                 # Where the one before it still lives, they are two loaders that look alike.
-                self._facts[number]["made_anew"] = self._living(number) is None
+                self._facts[number].made_anew = self._living(number) is None
             else:
                 number = len(self._facts)
-                self._facts.append(settings)
+                self._facts.append(RawLoader(settings=settings))
                 self._lengths.append(_length(loader))
                 self._taken.append(0)
                 self._starts.append(0)
@@ -57,18 +57,13 @@ class Loaders:
             self._caches[number] = ref(cache)
         self._taken[number] = 0
         self._starts[number] += 1
-        processes = getattr(iterator, "_workers", [])
-        known = self._facts[number].setdefault("pids", [])
-        assert isinstance(known, list)
-        known.extend(p.pid for p in processes if p.pid not in known)
+        known = self._facts[number].pids
+        known.extend(p.pid for p in getattr(iterator, "_workers", []) if p.pid not in known)
         return new
 
-    def _same_as(self, settings: dict[str, object]) -> int | None:
+    def _same_as(self, settings: LoaderSettings) -> int | None:
         """A loader made anew for each epoch, with the same settings at the same line, is one loader."""
-        for number, facts in enumerate(self._facts):
-            if all(facts.get(key) == value for key, value in settings.items()):
-                return number
-        return None
+        return next((number for number, facts in enumerate(self._facts) if facts.settings == settings), None)
 
     def number_of(self, loader: DataLoader[object]) -> int:
         """The number of a loader that may not have been iterated yet; -1: a new one."""
@@ -85,7 +80,7 @@ class Loaders:
         number = self._numbers.get(iterator)
         if number is None:
             number = self._numbers[iterator] = len(self._facts)
-            self._facts.append(_settings_of_iterator(iterator))
+            self._facts.append(_facts_of_iterator(iterator))
             self._lengths.append(None)
             self._taken.append(0)
             self._starts.append(1)
@@ -113,11 +108,11 @@ class Loaders:
         self._taken[number] += 1
         self._last = number
         facts = self._facts[number]
-        if "bytes_per_batch" not in facts:
+        if facts.bytes_per_batch is None:
             tensors = list(tensors_in(batch))
             if tensors:
-                facts["bytes_per_batch"] = sum(t.numel() * t.element_size() for t in tensors)
-                facts["dtypes"] = sorted({str(t.dtype).removeprefix("torch.") for t in tensors})
+                facts.bytes_per_batch = sum(t.numel() * t.element_size() for t in tensors)
+                facts.dtypes = tuple(sorted({str(t.dtype).removeprefix("torch.") for t in tensors}))
         # Nearly every batch is a list of tensors; looking through any nest takes ten times as long.
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
         if not isinstance(first, torch.Tensor) or not first.dim():
@@ -154,32 +149,36 @@ class Loaders:
         left = None if length is None else (length - self._taken[self._last]) * step_seconds
         return left, max(self._starts)
 
-    def raw(self) -> list[dict[str, object]]:
-        """Everything, as JSON values."""
+    def raw(self) -> list[RawLoader]:
+        """All of them, with what their caches have given and hold."""
         for number, known in self._caches.items():
-            cache = known()
+            cache: Any = known()
             if cache is not None:
-                self._facts[number]["cache"] = _counts(cache)
+                facts, counts = self._facts[number], cache.counts()
+                facts.num_cache_misses = counts.num_misses
+                facts.cache = tuple(
+                    TierCounts(tier.name, tier.num_hits, tier.num_bytes, tier.budget, tier.seconds_saved)
+                    for tier in counts.tiers
+                )
         return self._facts
 
 
-def _settings(loader: DataLoader[object]) -> dict[str, object]:
+def _settings(loader: DataLoader[object]) -> LoaderSettings:
     dataset = loader.dataset
     context = loader.multiprocessing_context
-    place: Place | None = user_place(sys._getframe(3))  # pyright: ignore[reportPrivateUsage]
-    return {
-        "name": type(dataset).__name__,
-        "num_workers": loader.num_workers,
-        "batch_size": _batch_size(loader),
-        "num_batches": _length(loader),
-        "num_samples": _length(dataset),
-        "prefetch_factor": loader.prefetch_factor if loader.num_workers else None,
-        "persistent_workers": bool(loader.persistent_workers),
-        "pin_memory": bool(loader.pin_memory),
-        "start_method": (context.get_start_method() if context is not None else _default_start_method()),
-        "drop_last": bool(getattr(loader, "drop_last", False)),
-        "where": list(place) if place else None,
-    }
+    return LoaderSettings(
+        name=type(dataset).__name__,
+        num_workers=loader.num_workers,
+        batch_size=_batch_size(loader),
+        num_batches=_length(loader),
+        num_samples=_length(dataset),
+        prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
+        persistent_workers=bool(loader.persistent_workers),
+        pin_memory=bool(loader.pin_memory),
+        start_method=context.get_start_method() if context is not None else _default_start_method(),
+        drop_last=bool(getattr(loader, "drop_last", False)),
+        where=user_place(sys._getframe(3)),  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def _memo_in_use() -> Any:
@@ -188,25 +187,15 @@ def _memo_in_use() -> Any:
     return None if module is None else module.current()
 
 
-def _counts(cache: Any) -> dict[str, object]:
-    """What a cache of hasten's own loader has given and holds."""
-    counts = cache.counts()
-    tiers = [[tier.name, tier.num_hits, tier.num_bytes, tier.budget, tier.seconds_saved] for tier in counts.tiers]
-    return {"misses": counts.num_misses, "tiers": tiers}
-
-
-def _settings_of_iterator(iterator: object) -> dict[str, object]:
+def _facts_of_iterator(iterator: object) -> RawLoader:
     dataset = getattr(iterator, "_dataset", None)
-    return {
-        "name": type(dataset).__name__,
-        "num_workers": getattr(iterator, "_num_workers", 0),
-        "batch_size": None,
-        "num_batches": None,
-        "num_samples": _length(dataset),
-        "pin_memory": bool(getattr(iterator, "_pin_memory", False)),
-        "pids": [p.pid for p in getattr(iterator, "_workers", [])],
-        "where": None,
-    }
+    settings = LoaderSettings(
+        name=type(dataset).__name__,
+        num_workers=getattr(iterator, "_num_workers", 0),
+        num_samples=_length(dataset),
+        pin_memory=bool(getattr(iterator, "_pin_memory", False)),
+    )
+    return RawLoader(settings=settings, pids=[p.pid for p in getattr(iterator, "_workers", [])])
 
 
 def _default_start_method() -> str:

@@ -2,8 +2,7 @@
 
 In: instants of the host clock. Out: a list of spans for the recorder. Refuses to know torch and what a step is.
 
-A span is `(kind, start, end, detail)`; `detail` is a small JSON value whose meaning depends on the kind. Spans of
-the training thread nest properly; whatever runs in another thread is not marked.
+Spans of the training thread nest properly; whatever runs in another thread is not marked.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hasten.measurement.inside.frames import Place, user_place
+from hasten.measurement.inside.frames import user_place
+from hasten.raw_run import Detail, Place
 
 if TYPE_CHECKING:
     from hasten.measurement.inside.device_clock import DeviceClock  # imports torch
 
-Detail = int | float | str | list["int | float | str | bool | None"] | None
-Span = tuple[str, float, float, Detail]
-# Flags of a forward: module in training, grad mode on, output needs grad, under autocast.
-TRAINING, GRAD, OUTPUT_GRAD, AUTOCAST = 1, 2, 4, 8
-UNKNOWN_LENGTH = -1  # of a batch that holds no tensor
 BETWEEN = "between"  # no span is open
 
 # A run of 60 s at 2 ms a step makes about 300,000 spans; beyond that the window is closed.
@@ -36,7 +31,7 @@ class Marks:
 
     def __init__(self, *, now: Callable[[], float] = perf_counter) -> None:
         self.now = now
-        self.spans: list[Span] = []
+        self.spans: list[tuple[str, float, float, Detail]] = []  # Spans, when all is over
         self.open: list[str] = []  # kinds of the spans that are open now, outermost first
         self.between = BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
         self.full = False  # False: only what the time of record needs

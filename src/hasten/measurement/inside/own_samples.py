@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 
 import torch
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.samplers import wrap_samplers
+from hasten.raw_run import RawQuality, SampledEpoch
 
 MOST_SECONDS = 6.0  # that batches are made once more
 MOST_BYTES = 1 << 30  # of batches that wait for that
@@ -26,7 +26,7 @@ class OwnSamples:
     """Of one process that trains; `num_batches`: of an epoch, whose keys are kept."""
 
     def __init__(self, patches: Patches, *, num_batches: int) -> None:
-        self._epochs: list[_Epoch] = []  # of all loaders, in the order in which they began
+        self._epochs: list[SampledEpoch] = []  # of all loaders, in the order in which they began
         self._number, self._next, self._bytes = 0, 1, 0
         self._waiting: list[tuple[list[torch.Tensor], Callable[[], object]]] = []
         wrap_samplers(patches, lambda sampler, _, dataset: _Followed(sampler, dataset, self._epochs, num_batches))
@@ -45,39 +45,28 @@ class OwnSamples:
         self._bytes += sum(tensor.nbytes for tensor in tensors)
         self._waiting.append((tensors, remake))
 
-    def raw(self) -> dict[str, object]:
-        """All of it, as JSON values; batches are made once more now."""
-        epochs = [asdict(epoch) for epoch in self._epochs]
-        equal, other, trouble = 0, 0, ""
+    def add_to(self, quality: RawQuality) -> None:
+        """Note all of it; batches are made once more now."""
+        quality.epochs = self._epochs
         until = time.monotonic() + MOST_SECONDS
         for tensors, remake in self._waiting:
             number = len(tensors[0]) if tensors and tensors[0].dim() else 1
             try:
                 again = list(tensors_in(remake()))
             except Exception as error:  # a dataset that works in its workers only
-                trouble = repr(error)
-                break
+                quality.samples_trouble = repr(error)
+                return
             is_same = len(tensors) == len(again) > 0 and all(map(_same, tensors, again))
-            equal, other = equal + number * is_same, other + number * (not is_same)
+            quality.num_equal += number * is_same
+            quality.num_other += number * (not is_same)
             if time.monotonic() > until:
-                break
-        return {"epochs": epochs, "own": [equal, other], "own_trouble": trouble}
-
-
-@dataclass
-class _Epoch:
-    """What a sampler gave in one epoch."""
-
-    of: int  # the number of the dataset
-    order: list[str] = field(default_factory=list)  # a fingerprint a batch
-    length: int | None = None  # keys; None: it is not over
-    repeats: bool = False  # a key came twice
+                return
 
 
 class _Followed:
     """A sampler whose entries are noted as they are given."""
 
-    def __init__(self, sampler: Iterable[object], of: int, epochs: list[_Epoch], most: int) -> None:
+    def __init__(self, sampler: Iterable[object], of: int, epochs: list[SampledEpoch], most: int) -> None:
         self._sampler, self._of, self._epochs, self._most = sampler, of, epochs, most
 
     def __iter__(self) -> Iterator[object]:
@@ -85,7 +74,7 @@ class _Followed:
         return self._noting(iter(self._sampler))
 
     def _noting(self, entries: Iterator[object]) -> Iterator[object]:
-        seen, length, keys = _Epoch(self._of), 0, set[str]()
+        seen, length, keys = SampledEpoch(dataset=self._of), 0, set[str]()
         self._epochs.append(seen)
         for entry in entries:
             names = _names(entry)
@@ -95,7 +84,7 @@ class _Followed:
             seen.repeats = seen.repeats or not keys.isdisjoint(names) or len({*names}) < len(names)
             keys.update(names)
             yield entry
-        seen.length = length
+        seen.num_keys = length
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]

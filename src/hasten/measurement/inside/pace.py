@@ -9,16 +9,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import statistics
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -27,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 from hasten.agent.patches import Patches
 from hasten.devices import accelerator
 from hasten.measurement.inside.nests import tensors_in
+from hasten.protocol import Following, PlannedRun, to_json
 
 Function = Callable[..., object]
 WARM_STEPS = 5
@@ -39,9 +38,8 @@ REGULAR = 3.0  # times the median: a longer step holds a validation, an epoch's 
 class Pace:
     """The steps of this process."""
 
-    def __init__(self, patches: Patches, *, baseline: float | None, diary: Mapping[str, Any] | None = None) -> None:
-        self.baseline = baseline  # samples a second without the plan
-        self._diary = diary  # the file of such runs, and what is told of this one there
+    def __init__(self, patches: Patches, following: Following) -> None:
+        self._following = following
         self.num_steps = 0
         self._seconds = array("d")
         self._samples = array("q")
@@ -106,8 +104,8 @@ class Pace:
             if rate < 1000
             else (f"{rate:.0f} samples/s over {self.num_steps} steps")
         )
-        if self.baseline:
-            said += f"; without the plan {self.baseline:.4g} when it was made: {rate / self.baseline:.2f}x"
+        if baseline := self._following.baseline_rate:
+            said += f"; without the plan {baseline:.4g} when it was made: {rate / baseline:.2f}x"
         return said
 
     def _say(self) -> None:
@@ -120,19 +118,20 @@ class Pace:
 
     def _write(self) -> None:
         """One line more in the file, written at once: runs that end together do not mix theirs."""
-        if self._diary is None:
+        if self._following.log is None:
             return
-        told = {
-            **self._diary["told"],
-            "ended": time.time(),
-            "num_steps": self.num_steps,
-            "samples_per_second": self.rate(),
-            "baseline_rate": self.baseline,
-        }
+        run = PlannedRun(
+            script=self._following.script,
+            settings=self._following.settings,
+            ended=time.time(),
+            num_steps=self.num_steps,
+            samples_per_second=self.rate(),
+            baseline_rate=self._following.baseline_rate,
+        )
         with contextlib.suppress(OSError):  # the run is over and went well: nobody misses a line of ours
-            file = os.open(self._diary["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o644)
+            file = os.open(self._following.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o644)
             try:
-                os.write(file, b"\n" + json.dumps(told).encode() + b"\n")  # behind a torn line too
+                os.write(file, b"\n" + to_json(run).encode() + b"\n")  # behind a torn line too
             finally:
                 os.close(file)
 

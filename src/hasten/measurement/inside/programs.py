@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from hasten.raw_run import MARKED, PLAIN
 from hasten.stats import mean_interval
 
-PLAIN, MARKED = "plain", "marked"
 TURN = 0.1  # seconds; the shorter, the more of them tell, but caches must warm up in each
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
@@ -28,7 +28,8 @@ def nothing() -> None:
 class Segment:
     """A stretch of steps under one condition."""
 
-    label: str
+    name: str
+    is_baseline: bool = False  # beside the segments of this name, without what these turn on
     full: bool = False  # mark every phase
     min_seconds: float = 0.5
     min_steps: int = 2
@@ -41,7 +42,7 @@ class Segment:
 class History:
     """What the session has seen; programs read it."""
 
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # mean step of each ended segment, by label
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # mean step of each ended segment, by name
     num_steps: int = 0  # measured so far
     measuring: float = 0.0  # seconds since the warm-up ended
     epoch_left: float | None = None  # expected seconds to the end of the epoch; None: not known
@@ -61,7 +62,7 @@ def measure(
 ) -> Program:
     """Alternate plain and marked segments until the figure is steady, `num_steps` are done or `seconds` are over.
 
-    Steady: the 95 % interval of the mean step is within 2 % of it, over at least 5 s, 20 steps and four plain segments.
+    Steady: the 95% interval of the mean step is within 2% of it, over at least 5 s, 20 steps and four plain segments.
     An epoch that would end within the time is waited for, for its end carries costs of its own. `last` is a
     segment to end with.
     """
@@ -71,8 +72,8 @@ def measure(
         # Both sides get their half of so many steps, however short.
         length, least = 0.0, max(1, num_steps // 4)
     while True:
-        for label in (PLAIN, MARKED, MARKED, PLAIN):
-            yield Segment(label=label, full=label == MARKED, min_seconds=length, min_steps=least)
+        for name in (PLAIN, MARKED, MARKED, PLAIN):
+            yield Segment(name=name, full=name == MARKED, min_seconds=length, min_steps=least)
             if _enough(history, num_steps=num_steps, seconds=seconds, steady=steady):
                 if last is not None:
                     yield last
@@ -97,8 +98,8 @@ def _enough(history: History, *, num_steps: int | None, seconds: float, steady: 
 def endless() -> Program:
     """Plain and marked segments for as long as steps are made."""
     while True:
-        for label in (PLAIN, MARKED, MARKED, PLAIN):
-            yield Segment(label=label, full=label == MARKED, min_seconds=0.4)
+        for name in (PLAIN, MARKED, MARKED, PLAIN):
+            yield Segment(name=name, full=name == MARKED, min_seconds=0.4)
 
 
 def plain(history: History, *, seconds: float) -> Program:
@@ -106,7 +107,7 @@ def plain(history: History, *, seconds: float) -> Program:
     for done in range(8):
         if done >= 4 and history.measuring >= seconds:
             return
-        yield Segment(label=PLAIN, min_seconds=seconds / 8, min_steps=1)
+        yield Segment(name=PLAIN, min_seconds=seconds / 8, min_steps=1)
 
 
 def in_turns(history: History, *, seconds: float, wait: Callable[[], object]) -> Program:
@@ -119,14 +120,14 @@ def in_turns(history: History, *, seconds: float, wait: Callable[[], object]) ->
     while done < 4 or history.measuring < seconds:
         means = history.seconds.get(PLAIN, [])
         settle = int(bool(means) and means[-1] < length / 4)
-        yield Segment(label=PLAIN, min_seconds=length, min_steps=1, settle=settle, enter=wait)
+        yield Segment(name=PLAIN, min_seconds=length, min_steps=1, settle=settle, enter=wait)
         done += 1
 
 
 def first_steps(history: History, *, num_steps: int, seconds: float) -> Program:
     """So many steps and no more, or what `seconds` hold of them."""
     while history.num_steps < num_steps and history.measuring < seconds:
-        yield Segment(label=PLAIN, min_seconds=0.2, min_steps=1)
+        yield Segment(name=PLAIN, min_seconds=0.2, min_steps=1)
 
 
 @dataclass(kw_only=True)
@@ -165,7 +166,8 @@ def alternate(
             for on in (False, True, True, False):
                 changed, before = on != before, on
                 yield Segment(
-                    label=switch.name if on else f"without {switch.name}",
+                    name=switch.name,
+                    is_baseline=not on,
                     min_seconds=length,
                     min_steps=min_steps,
                     settle=switch.settle if changed else 0,

@@ -18,6 +18,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
+from hasten.raw_run import RawQuality
 
 Function = Callable[..., object]
 MOST_LOSSES = 20_000
@@ -86,21 +87,21 @@ class Quality:
         gradients = _sampled(p.grad.detach() for p in parameters if p.grad is not None)
         self._gradients = base64.b64encode(gradients.numpy().tobytes()).decode()
 
-    def raw(self) -> dict[str, object]:
-        """All of it, as JSON values."""
+    def raw(self) -> RawQuality:
+        """All of it."""
         moved = None
         if self._before is not None and self._first is not None:
             now = [_sums(p) for p in _parameters(self._first)]
             moved = [not torch.equal(one.cpu(), other.cpu()) for one, other in zip(self._before, now)]
-        return {
-            "losses": [float(loss) for loss in self._losses],
-            "batches": self._batches,
-            "held_out": self._held_out,
-            "means": self._means,
-            "rows": self._rows,
-            "gradients": self._gradients,
-            "moved": moved,
-        }
+        return RawQuality(
+            losses=[float(loss) for loss in self._losses],
+            batches=self._batches,
+            held_out=self._held_out,
+            means=self._means,
+            rows=self._rows,
+            gradients=self._gradients,
+            moved=moved,
+        )
 
 
 def change_last_bits() -> None:

@@ -18,6 +18,7 @@ from hasten.agent.patches import Patches
 from hasten.devices import accelerator
 from hasten.measurement.inside.frames import caller_is_user
 from hasten.measurement.inside.marks import Marks, spanned
+from hasten.raw_run import Copy, Sync
 
 Function = Callable[..., object]
 
@@ -63,7 +64,7 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
             if isinstance(result, torch.Tensor) and result.device.type != "cpu":
                 waits = not (settings.get("non_blocking", False) or True in arguments[1:2])
                 size = self.numel() * self.element_size()
-                marks.add("copy", start, [marks.place(1), size, self.is_pinned(), waits, str(self.dtype)])
+                marks.add("copy", start, Copy(marks.place(1), size, self.is_pinned(), waits, str(self.dtype)))
             return result
 
         return move
@@ -85,7 +86,7 @@ def _sync(marks: Marks, label: str, original: Function) -> Function:
             result = original(*arguments, **settings)
         finally:
             marks.reading = outer
-        marks.add("sync", start, [marks.place(1), label])
+        marks.add("sync", start, Sync(marks.place(1), label))
         return result
 
     return call

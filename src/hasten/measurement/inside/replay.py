@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from hasten.agent.patches import Patches
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.session import Session
+from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
 
 MOST_BATCHES = 8
 MOST_BYTES = 2 << 30
@@ -87,7 +88,7 @@ class Replay:
         self._failed = True
         self._on = False
         self._held.clear()
-        for name in ("replay", "device replay", "join"):
+        for name in (REPLAY, DEVICE_REPLAY, JOIN):
             self._session.not_applied.setdefault(name, repr(error))
 
     def _handed_out(self, held: list[object]) -> object:
@@ -142,14 +143,14 @@ class Replay:
         return __iter__
 
 
-def drain(session: Session, *, seconds: float) -> dict[str, object]:
-    """Run the busiest loader with no model; seconds between its batches once its queue is empty.
+def drain(session: Session, *, seconds: float) -> tuple[list[float], str]:
+    """Run the busiest loader with no model; seconds between its batches once its queue is empty, and why there are none.
 
     Call at the end of a step. The script does not go on afterwards.
     """
     loader = session.loaders.busiest()
     if loader is None:
-        return {"note": "no loader to drain"}
+        return [], "no loader to drain"
     skip = loader.num_workers * ((loader.prefetch_factor or 0) + 1)
     times: list[float] = []
     end = perf_counter() + seconds
@@ -168,8 +169,8 @@ def drain(session: Session, *, seconds: float) -> dict[str, object]:
             count, last = count + 1, now
         if count <= skip:
             # Epochs too short to empty the queue: count the whole epoch, worker start included.
-            return {"note": "epochs too short to drain"}
-    return {"seconds": times}
+            return [], "epochs too short to drain"
+    return times, ""
 
 
 def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:

@@ -22,15 +22,16 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from hasten.agent.patches import Patches
 from hasten.devices import accelerator
-from hasten.measurement.inside.marks import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Marks
+from hasten.measurement.inside.marks import Marks
 from hasten.measurement.inside.nests import tensors_in
+from hasten.raw_run import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Forward
 
 _DEVICES = {"cpu", accelerator.built_for() or "cpu"}
 
 _marks: Marks | None = None  # module level, so that a model saved whole names its hooks and does not hold a run
 _stack: list[tuple[int, float | None]] = []
 _roots: dict[int, ref[nn.Module]] = {}
-_shapes: dict[tuple[int, ...], int] = {}
+_shapes: set[tuple[int, ...]] = set()
 _teachers: set[int] = set()  # roots that also run without gradients while in training mode
 
 
@@ -71,9 +72,10 @@ def leave_forward(module: nn.Module, arguments: tuple[object, ...], output: obje
     flags += AUTOCAST * any(map(torch.is_autocast_enabled, _DEVICES))
     if not flags & TRAINING:
         flags += OUTPUT_GRAD * any(tensor.requires_grad for tensor in tensors_in(output, most=4))
-    known = _shapes.setdefault(shape, len(_shapes)) if len(_shapes) < 1000 else -1
+    if len(_shapes) < 1000:
+        _shapes.add(shape)
     marks.between = "loss" if flags & TRAINING and flags & GRAD else "validation"
-    marks.leave("forward", start, [id(module), flags, shape[0] if shape else None, known])
+    marks.leave("forward", start, Forward(id(module), flags, shape[0] if shape else None))
     marks.remember_place("forward" if flags & TRAINING else "validation", 1)
 
 

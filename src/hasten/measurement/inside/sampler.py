@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from time import perf_counter
 
-from hasten.measurement.inside.frames import Place, user_place
+from hasten.measurement.inside.frames import user_place
+from hasten.raw_run import LineSeconds, Place
 
 PERIOD = 0.01
 
@@ -55,6 +56,10 @@ class LineSampler:
         elif not wanted and self._usual_interval is not None:
             sys.setswitchinterval(self._usual_interval)
             self._usual_interval = None
+
+    def lines(self) -> list[LineSeconds]:
+        """What was found so far."""
+        return [LineSeconds(place, phase, seconds) for (place, phase), seconds in self.seconds.items()]
 
     def end(self) -> None:
         """End the sampling thread."""

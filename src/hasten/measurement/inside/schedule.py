@@ -1,21 +1,16 @@
-"""Which program a measured process follows, as the parent's spec says.
-
-In: the spec, a dictionary of the run's folder. Out: a program for the session. Refuses to choose: the parent chose.
-"""
+"""Which program a measured process follows, as the parent's spec says."""
 
 from __future__ import annotations
 
-import importlib
-import math
+import contextlib
+import pkgutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from hasten.agent.patches import Patches
 from hasten.measurement.inside import facts, replay
 from hasten.measurement.inside.programs import (
     JOINED,
-    MARKED,
-    PLAIN,
     Program,
     Segment,
     alternate,
@@ -27,94 +22,76 @@ from hasten.measurement.inside.programs import (
 )
 from hasten.measurement.inside.session import Session
 from hasten.measurement.inside.turns import Turns
+from hasten.protocol import SWITCH, Interventions, LaunchSpec
+from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
 
 SLOW_STEP = 0.3  # seconds
 
 
-def program_of(spec: Mapping[str, object], session: Session, patches: Patches) -> Program:
+def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
-    seconds = float(spec["seconds"])  # type: ignore[arg-type]
-    if spec["mode"] == "measure":
-        steps = spec.get("steps")
-        counts = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
-        count = Segment(
-            label="count",
-            full=True,
-            min_seconds=0.0,
-            min_steps=1,
-            enter=lambda: _count(session, counts),
-            leave=lambda: _counted(session, counts),
-        )
-        return measure(
-            session.course.history,
-            num_steps=steps if isinstance(steps, int) else None,
-            seconds=seconds,
-            last=count,  # type: ignore[arg-type]
-        )
-    if spec["mode"] == "here":
+    history, seconds = session.course.history, spec.seconds
+    if spec.mode == "measure":
+        return measure(history, num_steps=spec.num_steps, seconds=seconds, last=_counting(session))
+    if spec.mode == "here":
         return endless()
-    if spec["mode"] == "hold":
+    if spec.mode == "hold":
         # One condition for as long as the script runs: for benchmarks of the marks themselves.
-        full = bool(spec["full"])
-        return iter([Segment(label=MARKED if full else PLAIN, full=full, min_seconds=seconds)])
-    if spec["mode"] == "first steps":
-        return first_steps(session.course.history, num_steps=int(spec["steps"]), seconds=seconds)  # type: ignore[call-overload]
-    if spec["mode"] == "plain":
-        return plain(session.course.history, seconds=seconds)
-    if spec["mode"] == "in turns":
+        return iter([Segment(name=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
+    if spec.mode == "first steps":
+        assert spec.num_steps is not None
+        return first_steps(history, num_steps=spec.num_steps, seconds=seconds)
+    if spec.mode == "plain":
+        return plain(history, seconds=seconds)
+    if spec.mode == "in turns":
         turns = Turns(session.folder)
 
         def wait() -> None:
             session.course.rested += turns.wait()
 
-        return in_turns(session.course.history, seconds=seconds, wait=wait)
-    return _interventions(spec, session, patches, seconds)
+        return in_turns(history, seconds=seconds, wait=wait)
+    return _interventions(spec.interventions, session, patches, seconds)
 
 
-Counts = tuple[facts.OperatorCount, facts.CallCount]
+def _counting(session: Session) -> Segment:
+    """A step whose operators and calls are counted."""
+    operators, calls = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
+    modes = contextlib.ExitStack()
+
+    def enter() -> None:
+        # A mode inside a compiled step would have it traced again.
+        if session.roots is not None and not session.roots.compiled:
+            modes.enter_context(operators)
+            modes.enter_context(calls)
+            modes.callback(note)
+
+    def note() -> None:
+        session.num_operators, session.num_flops = operators.num_operators, operators.num_flops
+        session.num_calls = calls.num_calls
+
+    return Segment(name="count", full=True, min_seconds=0.0, min_steps=1, enter=enter, leave=modes.close)
 
 
-def _count(session: Session, counts: Counts) -> None:
-    # A mode inside a compiled step would have it traced again.
-    if session.roots is not None and not session.roots.compiled:
-        for mode in counts:
-            mode.__enter__()
-        session.extra["counting"] = True
-
-
-def _counted(session: Session, counts: Counts) -> None:
-    if session.extra.pop("counting", False):
-        for mode in reversed(counts):
-            mode.__exit__(None, None, None)
-        operators, calls = counts
-        session.extra["num_operators"] = operators.num_operators
-        session.extra["num_flops"] = operators.num_flops
-        session.extra["num_calls"] = calls.num_calls
-
-
-def _interventions(spec: Mapping[str, object], session: Session, patches: Patches, seconds: float) -> Program:
-    module, _, function = str(spec["make_switch"]).partition(":")
-    make = getattr(importlib.import_module(module), function)
-    wanted: list[list[object]] = spec.get("switches", [])  # type: ignore[assignment]
-    switches = [make(session, patches, *one) for one in wanted]
+def _interventions(asked: Interventions, session: Session, patches: Patches, seconds: float) -> Program:
+    make = pkgutil.resolve_name(SWITCH)
+    switches = [make(session, patches, one) for one in asked.switches]
     player = replay.Replay(session, patches)
     session.on_batch = player.on_batch
 
     began = time.monotonic()
-    within = float(spec.get("within", math.inf))  # type: ignore[arg-type]
 
     def time_left() -> float:
-        return within - (time.monotonic() - began)
+        return asked.within - (time.monotonic() - began)
 
     def instruments(slow: bool) -> Program:
-        if spec.get("replay"):
+        if asked.replay:
             yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
-        if spec.get("join"):  # held against replay: its batches come from where those did
-            yield from _held("join", lambda: player.join(JOINED), seconds)
+        if asked.join:  # held against replay: its batches come from where those did
+            yield from _held(JOIN, lambda: player.join(JOINED), seconds)
             player.off()
-        if device := spec.get("device_replay"):
-            player.to_device(str(device))
-            yield from _held("device replay", player.on, seconds)
+        if asked.device_replay is not None:
+            player.to_device(asked.device_replay)
+            yield from _held(DEVICE_REPLAY, player.on, seconds)
             player.forget()
         player.off()
 
@@ -124,22 +101,22 @@ def _interventions(spec: Mapping[str, object], session: Session, patches: Patche
             switches,
             seconds=seconds,
             rounds=1 if slow else 3,
-            min_steps=max(2 if slow else 1, int(spec.get("min_steps", 1))),  # type: ignore[call-overload]
+            min_steps=max(2 if slow else 1, asked.min_steps),
             time_left=time_left,
         )
 
     def program() -> Program:
         slow = session.course.warm_step() > SLOW_STEP
         # Where batches are not waited for, replay tells little: what may gain most comes first.
-        if spec.get("switches_first"):
+        if asked.switches_first:
             yield from switching(slow)
             if time_left() > 0:
                 yield from instruments(slow)
         else:
             yield from instruments(slow)
             yield from switching(slow)
-        if spec.get("drain"):
-            session.extra["drain"] = replay.drain(session, seconds=seconds)
+        if asked.drain:
+            session.drained, session.drain_trouble = replay.drain(session, seconds=seconds)
 
     return program()
 
@@ -151,7 +128,8 @@ def _replaying(player: replay.Replay, session: Session, seconds: float, *, round
         # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
         queued = session.loaders.queue_length() if last and not on else 0
         yield Segment(
-            label="replay" if on else "without replay",
+            name=REPLAY,
+            is_baseline=not on,
             min_seconds=seconds / 5,
             min_steps=1,
             settle=2 + queued if on != last else 0,
@@ -160,7 +138,7 @@ def _replaying(player: replay.Replay, session: Session, seconds: float, *, round
         last = on
 
 
-def _held(label: str, enter: Callable[[], object], seconds: float) -> Program:
+def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:
     for index in range(4):
         settle = 2 if index == 0 else 0
-        yield Segment(label=label, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
+        yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
@@ -19,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 from hasten.agent.patches import Patches, warn
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.quality import mean_of
+from hasten.protocol import SeenInProof
 
 Function = Callable[..., object]
 EVERY = 500  # backwards, of which one's loss is looked at; and batches
@@ -30,15 +30,15 @@ PROOF = "`hasten tune` proves the plan again"
 class Seen:
     """The losses and batches of this process, held against those of the proof."""
 
-    def __init__(self, patches: Patches, proof: Mapping[str, Any]) -> None:
+    def __init__(self, patches: Patches, proof: SeenInProof) -> None:
         self._proof = proof
-        self._steps = int(proof.get("loss_steps", 0))
+        self._steps = 0 if proof.loss is None else proof.loss_steps or 0
         self._num_losses = self._num_batches = 0
         self._first: list[torch.Tensor] = []
         self._last: tuple[int, torch.Tensor] | None = None  # that was looked at, and is read the next time
         self._depth = 0
         patches.wrap(torch.autograd, "backward", self._following)
-        if "batch_mean" in proof:
+        if proof.batch_mean is not None:
             patches.wrap(_BaseDataLoaderIter, "__next__", self._handing_out)
 
     def _following(self, original: Function) -> Function:
@@ -73,8 +73,9 @@ class Seen:
 
     def _compare(self) -> None:
         now, self._first = statistics.fmean(map(float, self._first)), []
-        before, spread = float(self._proof["loss"]), float(self._proof["loss_spread"])
-        most = before + max(TIMES * spread, SHARE * abs(before))
+        before = self._proof.loss
+        assert before is not None
+        most = before + max(TIMES * (self._proof.loss_spread or 0.0), SHARE * abs(before))
         if not now <= most:
             warn(
                 f"the loss is {now:.4g} at step {self._steps}, where the plan's proof saw {before:.4g} and at most "
@@ -94,8 +95,9 @@ class Seen:
         return __next__
 
     def _look_at(self, batch: object) -> None:
-        mean, before = mean_of(tensors_in(batch)), float(self._proof["batch_mean"])
-        most = FAR * float(self._proof["batch_spread"]) + SHARE * abs(before)
+        mean, before = mean_of(tensors_in(batch)), self._proof.batch_mean
+        assert before is not None
+        most = FAR * (self._proof.batch_spread or 0.0) + SHARE * abs(before)
         if mean is not None and not abs(mean - before) <= most:
             warn(
                 f"the values of batch {self._num_batches} have a mean of {mean:.4g}, where the plan's proof saw "

@@ -7,7 +7,6 @@ folder. Refuses to fold spans into phases (that is the parent's work) and to pri
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +32,9 @@ from hasten.measurement.inside.quality import Quality
 from hasten.measurement.inside.roots import Roots
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import run_delay
-from hasten.measurement.inside.status import Status
+from hasten.measurement.inside.status import StatusFile
+from hasten.protocol import EndedBy, write
+from hasten.raw_run import Fetched, RawFacts, RawRun, Span, Sync
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -69,7 +70,7 @@ class Session:
         self.boundary = Boundary()
         self.roots: Roots | None = None
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
-        self.on_finish: Callable[[Session], dict[str, object]] = lambda _: {}
+        self.on_finish: Callable[[Session], RawFacts] = lambda _: RawFacts()
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.quality: Quality | None = None  # watched where two ways to train are compared
@@ -79,11 +80,16 @@ class Session:
         self.leave: Callable[[], object] = lambda: leave(self.launcher)  # once the window is full
         self._device = DeviceWatch(marks)
         self.closing = False
-        self.extra: dict[str, object] = {}  # what segments found out
-        self.not_applied: dict[str, str] = {}  # of each switch that could not be turned on, why
+        self.trouble: str | None = None  # what ended measuring
+        self.not_applied: dict[str, str] = {}  # of each condition that could not be turned on, why
+        self.num_operators: int | None = None
+        self.num_calls: int | None = None
+        self.num_flops: int | None = None
+        self.drained: list[float] | None = None
+        self.drain_trouble = ""
+        self._before: tuple[float | None, int | None] = None, None  # run delay, memory requests: both only ever grow
         self._rearm = 0
-        self._status = Status(folder)
-        self._status.tell(self._counts())
+        self._status = StatusFile(folder, history, self.boundary)
 
     # ------------------------------------------------------------------------------------------- the hooks
 
@@ -96,7 +102,7 @@ class Session:
             self._rearm = 2
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
-        self._status.reach("loading", self._counts())
+        self._status.reach("loading")
 
     @_standing_aside
     def loader_ends(self, iterator: object, start: float) -> None:
@@ -126,7 +132,7 @@ class Session:
             marks.open.pop()
             if timed:
                 workers.serve(None, timed=False)
-            marks.add("next", start, [number, length, ready])
+            marks.add("next", start, Fetched(number, length, ready))
         return batch
 
     @_standing_aside
@@ -142,7 +148,7 @@ class Session:
 
     def _stand_aside(self, error: Exception) -> None:
         self.marks.full = False
-        self.extra["trouble"] = repr(error)
+        self.trouble = repr(error)
         warn(f"measuring stands aside ({error!r})")
 
     def backward_ends(self) -> None:
@@ -188,9 +194,9 @@ class Session:
             if not self._rearm and self.roots is not None:
                 self.roots.settle(self.boundary.parameters())
         if over:
-            self._turn(self.course.bounds[-1][0])  # when the device was done
+            self._turn(self.course.segments[-1].ends[-1])  # when the device was done
         if self._status.due(now):
-            self._status.tell(self._counts())
+            self._status.write()
 
     def _catch_up(self, now: float) -> float:
         """What the device was still to do belongs to the stretch that asked for it: wait for it, and say when it is done.
@@ -201,11 +207,11 @@ class Session:
             return now
         accelerator.wait()
         if self.marks.full:
-            self.marks.add("sync", now, [-1, "waiting for the GPU"])
+            self.marks.add("sync", now, Sync(-1, "waiting for the GPU"))
         return self.marks.now()
 
     def _first_step_ended(self) -> None:
-        self._status.reach("warming up", self._counts())
+        self._status.reach("warming up")
         if self.roots is not None:
             self.roots.settle(self.boundary.parameters())
         # Marked, for a short script ends within its warm-up, and that is all there will be of it.
@@ -215,7 +221,7 @@ class Session:
         """End the stretch and begin the program's next segment."""
         course = self.course
         if course.segment is None:
-            self._count("before")
+            self._before = run_delay(), cuda.memory_requests()
             self.loaders.begin()
         course.end(now)
         history = course.history
@@ -231,12 +237,7 @@ class Session:
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
         course.begin(segment, self.marks.now())
-        self._status.reach("measuring", self._counts())
-
-    def _count(self, when: str) -> None:
-        """Take down what only ever grows, before the measured steps and after them."""
-        self.extra[f"run_delay_{when}"] = run_delay()
-        self.extra[f"memory_requests_{when}"] = cuda.memory_requests()
+        self._status.reach("measuring")
 
     def _mark(self, *, full: bool) -> None:
         """Mark every phase from now on, or what the time of record needs."""
@@ -247,7 +248,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def finish(self, ended_by: str) -> None:
+    def finish(self, ended_by: EndedBy) -> None:
         """Write the raw record; then leave at once, unless the script is ending by itself."""
         if self.closing:
             return
@@ -256,29 +257,27 @@ class Session:
         self._device.off()
         self.sampler.running(False)
         self.sampler.end()
-        self._count("after")
         raw = self.raw(ended_by)
         try:
             if self.quality is not None:
-                raw["quality"] = {**self.quality.raw(), **(self.own_samples.raw() if self.own_samples else {})}
-            raw.update(self.on_finish(self))
+                raw.quality = self.quality.raw()
+                if self.own_samples is not None:
+                    self.own_samples.add_to(raw.quality)
+            raw.facts = self.on_finish(self)
         except Exception as error:
-            raw["trouble"] = repr(error)
-        raw["seconds_per_mark"] = seconds_per_mark()
+            raw.facts_trouble = repr(error)
+        raw.seconds_per_mark = seconds_per_mark()
         try:
-            path = self.folder / f"raw-{os.getpid()}.json"
-            scratch = path.with_suffix(".part")
-            scratch.write_text(json.dumps(raw), encoding="utf-8")
-            scratch.replace(path)
+            write(raw, self.folder)
         except Exception as error:
             warn(f"the record cannot be written ({error!r})")
-        self._status.reach("done", self._counts())
+        self._status.reach("done", ended_by=ended_by)
         if ended_by == "hasten":
             self.leave()
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""
-        if self.course.bounds or self.boundary.num_backwards:
+        if self.course.num_steps or self.boundary.num_backwards:
             self.finish("script")
 
     def forked(self) -> None:
@@ -294,32 +293,34 @@ class Session:
         self.boundary.forked()
         self._status.forked()
 
-    def raw(self, ended_by: str) -> dict[str, object]:
-        """All that this process has seen, as JSON values."""
-        marks = self.marks
-        return {
-            "pid": os.getpid(),
-            "rank": int(os.environ.get("RANK", "0") or 0),
-            "ended_by": ended_by,
-            "boundary": "backward" if self.boundary.by_backward else "optimizer",
-            "key": self.boundary.key,
-            "started_at": self.course.started_at,
-            "first_step_at": self.course.first_step_at,
-            "bounds": self.course.bounds,
-            "segment": self.course.label or None,
-            "spans": marks.spans,
-            "places": [list(place) for place in marks.places],
-            "first_place": marks.first_place,
-            "lines": [
-                [list(place) if place else None, phase, seconds]
-                for (place, phase), seconds in self.sampler.seconds.items()
-            ],
-            "loaders": self.loaders.raw(),
-            "extra": self.extra,
-            "not_applied": self.not_applied,
-            "device_spans": marks.device.spans if marks.device is not None else [],
-        }
+    def raw(self, ended_by: EndedBy) -> RawRun:
+        """All that this process has seen, but for what is gathered at its end."""
+        marks, course = self.marks, self.course
+        return RawRun(
+            pid=os.getpid(),
+            rank=int(os.environ.get("RANK", "0") or 0),
+            ended_by=ended_by,
+            boundary="backward" if self.boundary.by_backward else "optimizer",
+            started_at=course.started_at,
+            first_step_at=course.first_step_at,
+            segments=course.segments,
+            spans=[Span(*span) for span in marks.spans],
+            device_spans=marks.device.spans if marks.device is not None else [],
+            places=[*marks.places],
+            first_place=marks.first_place,
+            lines=self.sampler.lines(),
+            loaders=self.loaders.raw(),
+            not_applied=self.not_applied,
+            num_operators=self.num_operators,
+            num_calls=self.num_calls,
+            num_flops=self.num_flops,
+            run_delay=_grown(self._before[0], run_delay()),
+            memory_requests=_grown(self._before[1], cuda.memory_requests()),
+            drained=self.drained,
+            drain_trouble=self.drain_trouble,
+            trouble=self.trouble,
+        )
 
-    def _counts(self) -> tuple[int, float, int, str]:
-        history = self.course.history
-        return history.num_steps, history.measuring, self.boundary.num_backwards, self.course.label
+
+def _grown(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else now - before

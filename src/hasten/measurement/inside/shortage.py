@@ -1,7 +1,4 @@
-"""What it looks like when memory runs out, and what can be done about it at once.
-
-In: an exception. Out: whether it was that; room. Refuses to know models.
-"""
+"""What it looks like when memory runs out, or is about to, and what can be done about it at once."""
 
 from __future__ import annotations
 
@@ -9,11 +6,13 @@ import ctypes
 import functools
 import gc
 import sys
+from pathlib import Path
 
 import torch
 
 from hasten.devices import accelerator
 
+MOST = 0.7  # share of the memory in use, from which it may run out
 PHRASES = (  # of the CPU's allocator, and of libraries'
     "can't allocate memory",
     "CUDA error: out of memory",
@@ -27,6 +26,35 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in PHRASES)
+
+
+def may_run_out() -> bool:
+    """Whether most of the memory is in use: of the device, of the machine, or of what this process may have."""
+    if accelerator.is_in_use() and accelerator.share_in_use() > MOST:
+        return True
+    return _share_of_machine() > MOST or _share_of_limit() > MOST
+
+
+def _share_of_machine() -> float:
+    """Share of the machine's memory that is not available; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return 1.0 - sizes["MemAvailable"] / sizes["MemTotal"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0.0
+
+
+def _share_of_limit() -> float:
+    """Share of the address space that `ulimit -v` leaves; 0 without such a limit."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (ImportError, OSError, ValueError, IndexError):
+        return 0.0
+    return 0.0 if limit == resource.RLIM_INFINITY else pages * resource.getpagesize() / limit
 
 
 def make_room() -> None:

@@ -1,49 +1,53 @@
-"""What this process is doing, for the parent to read at any time.
-
-In: a state, and counts. Out: one small file in the run's folder, `status-<pid>`. Refuses to write often.
-"""
+"""What this process is doing, for the parent to read at any time. Refuses to write often."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from pathlib import Path
 from time import perf_counter
+from typing import get_args
 
-PERIOD = 1.0  # seconds; a line costs half a millisecond
-STATES = ("imported", "loading", "warming up", "measuring", "done")  # in this order, never back
+from hasten.measurement.inside.boundary import Boundary
+from hasten.measurement.inside.programs import History
+from hasten.protocol import EndedBy, State, Status, write
+
+PERIOD = 1.0  # seconds; a status costs half a millisecond
+STATES: tuple[State, ...] = get_args(State)
 
 
-class Status:
-    """The state of one process: (state, steps, seconds measured, backwards, segment)."""
+class StatusFile:
+    """The status of one process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._state = 0
-        self._told_at = 0.0
+    def __init__(self, folder: Path, history: History, boundary: Boundary) -> None:
+        self._folder, self._history, self._boundary = folder, history, boundary
+        self._state: State = STATES[0]
+        self._ended_by: EndedBy | None = None
+        self._written_at = 0.0
+        self.write()
 
-    def reach(self, state: str, counts: tuple[int, float, int, str]) -> None:
-        """Tell at once that a state is reached; a state behind this one is no news."""
-        number = STATES.index(state)
-        if number > self._state:
-            self._state = number
-            self.tell(counts)
+    def reach(self, state: State, *, ended_by: EndedBy | None = None) -> None:
+        """Write at once that a state is reached; a state behind the present one is no news."""
+        if STATES.index(state) > STATES.index(self._state):
+            self._state, self._ended_by = state, ended_by
+            self.write()
 
     def due(self, now: float) -> bool:
-        """Whether the last line is a while ago."""
-        return now - self._told_at >= PERIOD
+        """Whether the last status was written a while ago."""
+        return now - self._written_at >= PERIOD
 
-    def tell(self, counts: tuple[int, float, int, str]) -> None:
-        """Tell the counts."""
-        self._told_at = perf_counter()
-        line = json.dumps([STATES[self._state], *counts])
+    def write(self) -> None:
+        """Write the counts as they are now."""
+        self._written_at = perf_counter()
+        status = Status(
+            state=self._state,
+            num_steps=self._history.num_steps,
+            seconds=self._history.measuring,
+            num_backwards=self._boundary.num_backwards,
+            ended_by=self._ended_by,
+        )
         with contextlib.suppress(OSError):
-            # Replaced whole, for the parent reads at any time.
-            scratch = self._folder / f".status-{os.getpid()}"
-            scratch.write_text(line, encoding="utf-8")
-            scratch.replace(self._folder / f"status-{os.getpid()}")
+            write(status, self._folder)
 
     def forked(self) -> None:
         """This is a forked child now: it has only imported."""
-        self._state, self._told_at = 0, 0.0
+        self._state, self._ended_by, self._written_at = STATES[0], None, 0.0

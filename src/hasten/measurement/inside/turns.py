@@ -14,8 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 from hasten.measurement.inside.leaving import leave
-
-ASKS, TOLD = "turn-asks", "turn-told"
+from hasten.protocol import TURN_ASKS, TURN_TOLD
 
 
 class Turns:
@@ -39,7 +38,7 @@ class Turns:
 
     def _open(self) -> tuple[int, int]:
         """Both pipes. Raises OSError when hasten is gone: to open them without O_NONBLOCK would wait for it for ever."""
-        asks = os.open(self._folder / ASKS, os.O_WRONLY | os.O_NONBLOCK)
-        told = os.open(self._folder / TOLD, os.O_RDONLY | os.O_NONBLOCK)
+        asks = os.open(self._folder / TURN_ASKS, os.O_WRONLY | os.O_NONBLOCK)
+        told = os.open(self._folder / TURN_TOLD, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(told, True)
         return asks, told

@@ -1,6 +1,6 @@
 """Inside the loader's workers, and in the main process where there are none: what making a batch costs.
 
-In: fetches of torch's own fetchers. Out: one JSON line a timed batch, in `stages-<pid>.jsonl` of the run's folder.
+In: fetches of torch's own fetchers. Out: a StageLine for each timed batch, in the run's folder.
 Refuses to alter what is fetched: the dataset is handed through, never called on our account.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -28,6 +27,8 @@ from hasten.measurement.inside.frames import without_ours
 from hasten.measurement.inside.nests import tensors_in
 from hasten.measurement.inside.sampler import LineSampler
 from hasten.measurement.inside.stages import Function, Key, Totals, clock, run_delay
+from hasten.protocol import to_json
+from hasten.raw_run import STAGES, StageLine, StageSeconds
 
 LEAST_BATCHES = 8  # of a process, timed whatever they cost
 MOST_APART = 32  # batches from one that is timed to the next
@@ -200,22 +201,23 @@ class _Recorder:
         samples = self._samples
         number = len(samples) or _first_length(batch)
         self._sample_cost = (end - start) / max(1, number)
-        line: dict[str, object] = {
-            "loader": _serving[0],
-            "start": start,
-            "end": end,
-            "delay": delay,
-            "samples": number,
-            "batches": [*(round(length, 7) for length in self._lengths), end - start],
-            "seconds": [round(s, 7) for s in samples[:: max(1, len(samples) // MOST_SAMPLES)]][:MOST_SAMPLES],
-            "stages": [[*key, t.calls, t.seconds, t.cpu, t.num_bytes] for key, t in totals.items()],
-            "held": self._held_bytes(fetcher),
-            "sample_bytes": self._sample_bytes,
-            "files": libraries.take_files(),
-        }
+        line = StageLine(
+            pid=self._pid,
+            start=start,
+            end=end,
+            stages=[StageSeconds(*key, t.calls, t.seconds, t.cpu, t.num_bytes) for key, t in totals.items()],
+            loader=_serving[0],
+            delay=delay,
+            num_samples=number,
+            batch_seconds=[*(round(length, 7) for length in self._lengths), end - start],
+            sample_seconds=[round(s, 7) for s in samples[:: max(1, len(samples) // MOST_SAMPLES)]][:MOST_SAMPLES],
+            held_bytes=self._held_bytes(fetcher),
+            sample_bytes=self._sample_bytes,
+            files=libraries.take_files(),
+        )
         self._lengths.clear()
         if self._lines is not None:
-            line["lines"] = [[list(p) if p else None, s] for (p, _), s in self._lines.seconds.items()]
+            line.lines = self._lines.lines()
             self._lines.seconds.clear()
         self._tell(line)
 
@@ -224,14 +226,14 @@ class _Recorder:
         if self._pid != os.getpid():
             self._start_in_this_process()
         taken = {"getitem": result.sample_seconds, "collate": result.collate_seconds}
-        stages = [[name, "", 1, seconds, 0.0, 0] for name, seconds in taken.items() if seconds]
-        self._tell({"loader": None, "ticket": True, "start": start, "end": end, "stages": stages})
+        stages = [StageSeconds(name, "", 1, seconds, 0.0, 0) for name, seconds in taken.items() if seconds]
+        self._tell(StageLine(pid=self._pid, start=start, end=end, stages=stages, is_task=True))
 
-    def _tell(self, line: dict[str, object]) -> None:
+    def _tell(self, line: StageLine) -> None:
         if self._file < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._file = os.open(self._folder / f"stages-{os.getpid()}.jsonl", flags, 0o644)
-        os.write(self._file, (json.dumps(line) + "\n").encode())
+            self._file = os.open(self._folder / STAGES.format(self._pid), flags, 0o644)
+        os.write(self._file, (to_json(line) + "\n").encode())
 
     def _held_bytes(self, fetcher: object) -> int:
         """Bytes of the tensors and arrays that the dataset itself holds."""

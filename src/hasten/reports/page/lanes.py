@@ -5,11 +5,10 @@ In: Timelines. Out: a chart with a lane for the training thread, each worker and
 
 from __future__ import annotations
 
-from hasten.records import PHASES, Timeline
-from hasten.reports import format
+from hasten import format
+from hasten.records import PHASES, STAGES, Timeline
 from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
-STAGES = ("read", "decode", "transform", "getitem", "collate")
 LANE_HEIGHT = 30  # pixels
 
 

@@ -1,12 +1,9 @@
-"""Charts of the input: what a sample costs to make, and what keeping all of them would take.
-
-In: a Run and its Diagnosis. Out: charts. Refuses to conclude.
-"""
+"""Chart of the input: what a sample costs to make."""
 
 from __future__ import annotations
 
-from hasten.records import Diagnosis, LoaderFacts, Run
-from hasten.reports import format
+from hasten import format
+from hasten.records import LoaderFacts, Run
 from hasten.reports.page.chart import Chart, Spec, draw, named_rows, says, short
 
 MOST_STAGES = 14
@@ -63,44 +60,3 @@ def cost_of_a_sample(run: Run) -> Chart | None:
         f"{loader.name}: the work of {format.count(number, noun='sample')}, by library and transform, per sample."
     )
     return draw("stages", "What a sample costs to make", caption, spec)
-
-
-def memory_needed(run: Run, diagnosis: Diagnosis) -> Chart | None:
-    """A full cache beside the files it is made of and the memory there is."""
-    need = diagnosis.cache
-    if need is None or need.total_bytes <= 0:
-        return None
-    rows = [("a full cache", need.total_bytes), ("memory available", float(run.machine.memory_available_bytes))]
-    if need.k_factor:
-        rows.insert(0, ("the files", need.total_bytes / need.k_factor))
-    data = [{"what": what, "gib": size / 2**30, "says": f"{what}: {format.size(size)}"} for what, size in rows]
-    order = [what for what, _ in rows]
-
-    def spec(width: int) -> Spec:
-        return {
-            "width": width,
-            "height": 30 * len(data) + 40,
-            "data": {"values": data},
-            "mark": {"type": "bar", "height": {"band": 0.7}},
-            "encoding": {
-                "y": named_rows("what", order, width),
-                "x": {"field": "gib", "type": "quantitative", "title": "GiB"},
-                "color": {
-                    "field": "what",
-                    "type": "nominal",
-                    "scale": {
-                        "domain": order,
-                        "range": ["var(--read)", "var(--forward)", "var(--rest)"][-len(order) :],
-                    },
-                    "legend": None,
-                },
-                "description": says(),
-            },
-        }
-
-    factor = f" {format.ratio(need.k_factor)} the files," if need.k_factor else ""
-    caption = (
-        f"Decoded samples of all {format.count(need.num_samples)} take{factor} {format.size(need.bytes_per_sample)} each; "
-        f"{format.share(need.fits_share)} of them fit into the memory that is available now."
-    )
-    return draw("memory", "Memory needed to keep every sample", caption, spec)

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hasten import format
 from hasten.records import DeviceSample, ResourceSample, Run, Value
-from hasten.reports import format
 from hasten.reports.page.chart import Chart, Spec, draw, says
 
 MOST_POINTS = 240  # of a line
@@ -104,7 +104,7 @@ def _device_panels(run: Run) -> list[Panel]:
 
     limit = run.machine.devices[0].memory_bytes / GIB if run.machine.devices else None
     return [
-        Panel(title="GPU busy", lines=lines(lambda d: d.utilisation), told=lambda v: f"{format.share(v)} busy"),
+        Panel(title="GPU busy", lines=lines(lambda d: d.utilization), told=lambda v: f"{format.share(v)} busy"),
         Panel(
             title="GPU memory, GiB",
             lines=lines(lambda d: None if d.memory_used_bytes is None else d.memory_used_bytes / GIB),

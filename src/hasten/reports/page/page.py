@@ -19,16 +19,27 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from hasten.records import BothSides, Diagnosis, Edit, Finding, Followed, Proof, Run, Settings, Trial, Tuning, encode
-from hasten.reports import format
-from hasten.reports.page.cache import cache_tiers
+from hasten import format
+from hasten.records import (
+    BothSides,
+    Diagnosis,
+    Finding,
+    Followed,
+    Proof,
+    Run,
+    Settings,
+    Suggestion,
+    Trial,
+    Tuning,
+    encode,
+)
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
-from hasten.reports.page.loader import cost_of_a_sample, memory_needed
+from hasten.reports.page.loader import cost_of_a_sample
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.steps import course, distribution, where_it_goes
+from hasten.reports.page.steps import course, where_it_goes
 from hasten.reports.page.trials import forest, losses
-from hasten.reports.surroundings import SANDBOXES, machine_words
+from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
 from hasten.reports.tuning import beside, headline, outcome, state_of, taken_out, untried
 from hasten.safe_text import legible
 
@@ -44,7 +55,6 @@ WHAT = {  # of what both sides were measured by
     "seconds to target": "target reached after",
     "seconds to target, or to the end": "target reached after; where the script never came so far, all of its run",
 }
-SIGNS = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +83,14 @@ def page(told: Told) -> str:
         what_ifs=[
             (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
         ],
-        edits=[_edit(edit) for edit in tuning.edits] if tuning is not None else [],
+        suggestions=[_suggestion(one) for one in tuning.suggestions] if tuning is not None else [],
         trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
         heats=_heats(tuning),
         skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
         followed=[_followed(one, tuning) for one in told.followed[:MOST_FOLLOWED]],
-        facts=_facts(run),
+        facts=_facts(told),
         notes=[*run.notes, *(tuning.notes if tuning is not None else ())],
         record=_record(told),
         made=time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
@@ -134,11 +144,8 @@ def _charts(told: Told) -> Iterable[Chart]:
         where_it_goes(run, told.diagnosis),
         timeline(run.timeline, told.after.timeline if told.after is not None else None, under=_under(told)),
         course(run),
-        distribution(run),
         machine_over_time(run),
         cost_of_a_sample(run),
-        memory_needed(run, told.diagnosis),
-        cache_tiers(told.after or run, in_search=told.after is not None),
         *([forest(tuning), losses(tuning)] if tuning is not None else []),
     ]
     return [chart for chart in found if chart is not None]
@@ -163,7 +170,7 @@ def _tiles(told: Told) -> list[tuple[str, str, str]]:
         if breakdown.spread is not None and spread:
             step = format.middle(breakdown.spread)
         rate = format.rate(breakdown.samples_per_second)
-        tiles.append(("step time", step, f"{spread} at 95 %" if spread else ""))
+        tiles.append(("step time", step, f"{spread} at 95%" if spread else ""))
         tiles.append(("throughput", rate, format.count(breakdown.num_steps, noun="step")))
     if ceiling.free_batches is not None:
         gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""
@@ -192,10 +199,14 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
     }
 
 
-def _edit(edit: Edit) -> dict[str, object]:
-    lines = [(SIGNS.get(line[:1], ""), legible(line)) for line in edit.diff.splitlines()]
-    where = legible(f"{edit.file}:{edit.line}")
-    return {"where": where, "because": edit.because, "gain": format.seconds(edit.recoverable), "lines": lines}
+def _suggestion(one: Suggestion) -> dict[str, str]:
+    return {
+        "title": one.title,
+        "where": legible(f"{one.file}:{one.line}"),
+        "source": legible(one.source),
+        "example": one.example,
+        "gain": format.seconds(one.recoverable),
+    }
 
 
 def _trial(trial: Trial, tuning: Tuning) -> dict[str, str]:
@@ -263,8 +274,9 @@ def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
     return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(told: Told) -> list[tuple[str, str]]:
     """The machine and what was measured."""
+    run = told.run
     facts = [("Machine", ", ".join(machine_words(run))), ("Command", " ".join(map(legible, run.command)))]
     facts += [("Folder", legible(run.directory)), ("Steps", format.count(len(run.steps)))]
     if run.sandbox is not None:
@@ -272,7 +284,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     if run.overhead is not None:
         taken = run.overhead.marks_per_step * run.overhead.seconds_per_mark
         facts.append(("Measuring cost", f"{format.seconds(taken)} a marked step, by the count"))
-    return facts
+    return facts + [("Cache", line) for line in cache_lines(told.after or run, told.diagnosis)]
 
 
 def _record(told: Told) -> dict[str, str]:

@@ -9,8 +9,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from hasten.records import PHASES, Diagnosis, Run, Step
-from hasten.reports import format
+from hasten import format
+from hasten.records import PHASES, Diagnosis, Phase, Run, Step
 from hasten.reports.page.chart import NARROW, Chart, Spec, colours, draw, named_rows, says
 
 LEAST = 0.002  # of the step: less cannot be seen in a bar
@@ -27,9 +27,7 @@ def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
     if not math.isfinite(step) or step <= 0:
         return None
     rows: list[dict[str, object]] = []
-    names = [*PHASES, *(name for name in breakdown.phases if name not in PHASES)]
-    parts = [(name, breakdown.phases.get(name)) for name in names]
-    parts.append(("unaccounted", breakdown.unaccounted))
+    parts = [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
     for order, (name, seconds) in enumerate(parts):
         if seconds is None or not math.isfinite(seconds) or seconds < LEAST * step:
             continue
@@ -39,8 +37,8 @@ def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
         if seconds is not None and math.isfinite(seconds):
             text = f"with {bar}: {format.seconds(seconds)} a step"
             rows.append({"bar": bar, "part": "all of it", "ms": 1e3 * seconds, "order": 0, "says": text})
-    shown = [part for part in [*map(format.phase, names), "unaccounted", "all of it"] if _has(rows, part)]
-    keys = {format.phase(name): name for name in names} | {"unaccounted": "unaccounted", "all of it": REST}
+    shown = [part for part in [*map(format.phase, PHASES), "unaccounted", "all of it"] if _has(rows, part)]
+    keys = {format.phase(name): name for name in PHASES} | {"unaccounted": "unaccounted", "all of it": REST}
     bars = list(dict.fromkeys(str(row["bar"]) for row in rows))
 
     def spec(width: int) -> Spec:
@@ -140,48 +138,6 @@ def course(run: Run) -> Chart | None:
     return draw("course", "Step times over the run", caption, spec)
 
 
-def distribution(run: Run) -> Chart | None:
-    """How often a step took how long."""
-    seconds = sorted(step.seconds for step in run.steps if math.isfinite(step.seconds) and step.seconds > 0)
-    if len(seconds) < 5:
-        return None
-    low, high = seconds[0], seconds[-1]
-    number = min(40, max(5, round(2 * len(seconds) ** (1 / 3))))
-    width = (high - low) / number or max(high, 1e-9) / number
-    counts = [0] * number
-    for value in seconds:
-        counts[min(number - 1, int((value - low) / width))] += 1
-    rows = [
-        {
-            "from": 1e3 * (low + n * width),
-            "to": 1e3 * (low + (n + 1) * width),
-            "steps": count,
-            "says": f"{format.count(count, noun='step')} of {format.seconds(low + n * width)} to "
-            f"{format.seconds(low + (n + 1) * width)}",
-        }
-        for n, count in enumerate(counts)
-    ]
-
-    def spec(width: int) -> Spec:
-        return {
-            "width": width,
-            "height": 180,
-            "data": {"values": rows},
-            "mark": {"type": "rect", "color": "var(--forward)", "stroke": "var(--paper)"},
-            "encoding": {
-                "x": {"field": "from", "type": "quantitative", "title": "ms a step", "scale": {"zero": False}},
-                "x2": {"field": "to"},
-                "y": {"field": "steps", "type": "quantitative", "title": "steps"},
-                "y2": {"datum": 0},
-                "description": says(),
-            },
-        }
-
-    middle, late = statistics.median(seconds), seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
-    caption = f"Half of the steps took less than {format.seconds(middle)}, 95 % less than {format.seconds(late)}."
-    return draw("distribution", "How long steps take", caption, spec)
-
-
 def _grouped(steps: Sequence[Step]) -> list[Sequence[Step]]:
     size = math.ceil(len(steps) / MOST_POINTS)
     return [steps[n : n + size] for n in range(0, len(steps), size)]
@@ -197,13 +153,13 @@ def _told(group: Sequence[Step]) -> str:
     )
 
 
-def _typical(steps: Sequence[Step]) -> dict[str, float]:
+def _typical(steps: Sequence[Step]) -> dict[Phase, float]:
     """The median seconds of each phase, over the steps in which it was asked for."""
-    names = {name for step in steps for name in step.phases}
-    return {name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in names}
+    seen: set[Phase] = {name for step in steps for name in step.phases}
+    return {name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in seen}
 
 
-def _cause(step: Step, typical: dict[str, float]) -> str:
+def _cause(step: Step, typical: dict[Phase, float]) -> str:
     longer = {name: seconds - typical.get(name, 0.0) for name, seconds in step.phases.items()}
     name = max(longer, key=lambda phase: longer[phase], default="")
     if not name or longer[name] < 0.25 * step.seconds:

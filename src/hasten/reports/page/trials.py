@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
+from hasten import format
 from hasten.records import Trial, Tuning
-from hasten.reports import format
 from hasten.reports.page.chart import NARROW, Chart, Spec, draw, says, short
 from hasten.reports.tuning import beside, outcome
 
@@ -16,7 +16,7 @@ WIDEST = 20.0  # times: an interval beyond is drawn to here
 
 
 def forest(tuning: Tuning) -> Chart | None:
-    """A row a trial: the ratio of both sides' step times, and its 95 % interval; beneath them the whole plan."""
+    """A row a trial: the ratio of both sides' step times, and its 95% interval; beneath them the whole plan."""
     rows = [_row(f"{n + 1}. {_name(trial)}", trial, tuning) for n, trial in enumerate(tuning.trials) if _drawn(trial)]
     proof = tuning.proof
     if proof is not None and proof.speedup is not None and math.isfinite(proof.speedup.value):

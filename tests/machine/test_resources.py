@@ -1,4 +1,4 @@
-"""The machine over time: canned /proc texts, canned cgroups, and one tiny real process tree."""
+"""The machine over time: counters of tiny process trees, and the rates that two readings make."""
 
 import contextlib
 import os
@@ -6,40 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from hasten.cgroup import CgroupMemory
-from hasten.measurement.system import resources
-from hasten.measurement.system.box import BoxCounters, MemoryCounters, parse_cpu, parse_meminfo, within
-from hasten.measurement.system.proctree import (
-    ProcessCounters,
-    ProcessTree,
-    Rising,
-    parse_io,
-    parse_pss,
-    parse_stat,
-    parse_statm,
-)
-from hasten.measurement.system.resources import Reading, ResourceSampler, TreeCounters, TreeMeter, sample_between
+from hasten.machine import box, resources
+from hasten.machine.box import BoxCounters, busy_of, read_box
+from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, parse_faults
+from hasten.machine.resources import Reading, ResourceSampler, TreeCounters, TreeMeter, sample_between
 
 STAT = "41 (a (b) c) S 7 41 41 0 -1 4194560 100 20 3 4 150 50 30 20 20 0 3 0 9999 1000 250 18446744073709551615"
-MEMINFO = """MemTotal:       1000 kB
-MemFree:         100 kB
-MemAvailable:    600 kB
-Buffers:          50 kB
-Cached:          400 kB
-Shmem:            30 kB
-SwapTotal:       200 kB
-SwapFree:        150 kB
-"""
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def process(cpu, *, resident=0, shared=0, read=None):
-    return ProcessCounters(
-        1, 1, cpu, 10, 1, read_bytes=read, written_bytes=read, resident_bytes=resident, shared_bytes=shared
-    )
+    return ProcessCounters(cpu, read_bytes=read, written_bytes=read, resident_bytes=resident, shared_bytes=shared)
 
 
 def reading(at, *, tree, busy, stolen=None, throttled=None, own=0.0):
@@ -51,67 +33,53 @@ def reading(at, *, tree, busy, stolen=None, throttled=None, own=0.0):
     )
 
 
-def test_a_process_name_may_hold_blanks_and_parentheses():
-    found = parse_stat(STAT, ticks_per_second=100)
-    assert (found.parent, found.started_ticks) == (7, 9999)
+def test_a_process_name_may_hold_blanks_and_parentheses_and_exited_children_count():
+    assert parse_faults(STAT) == (120, 7)
 
 
+@on_linux
 def test_a_process_that_ended_and_was_not_waited_for_is_not_alive():
-    assert parse_stat(STAT, ticks_per_second=100).is_alive
-    assert not parse_stat(STAT.replace(" S ", " Z "), ticks_per_second=100).is_alive
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    child.stdout.read()
+    tree = ProcessTree(child.pid)
+    while tree.read()[child.pid].is_alive:
+        time.sleep(0.001)
+    child.wait()
 
 
+@on_linux
 def test_what_exited_children_used_counts_for_the_tree():
-    found = parse_stat(STAT, ticks_per_second=100)
-    assert found.cpu_seconds == pytest.approx(2.5)
-    assert (found.minor_faults, found.major_faults) == (120, 7)
+    work = "import time; t = time.process_time()\nwhile time.process_time() < t + 0.2: pass"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}]); print(flush=True); input()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    parent.stdout.readline()
+    found = ProcessTree(parent.pid).read()[parent.pid]
+    parent.communicate("\n")
+    assert found.cpu_seconds >= 0.2 and found.minor_faults > 0 and found.resident_bytes > found.shared_bytes > 0
 
 
-def test_resident_and_shared_pages_become_bytes():
-    assert parse_statm("500 100 40 1 0 60 0", page_bytes=4096) == (409600, 163840)
+def test_waiting_for_a_disk_is_not_busy():
+    times = SimpleNamespace(user=10.0, nice=1.0, system=5.0, idle=90.0, iowait=8.0, irq=0.5, softirq=0.5, steal=2.0)
+    assert busy_of(times) == 17.0
 
 
-def test_the_proportional_set_size_is_read_in_bytes():
-    rollup = "5581-7ffe ---p 00000000 00:00 0 [rollup]\nRss: 1740 kB\nPss: 305 kB\nPss_Dirty: 9 kB\n"
-    assert parse_pss(rollup) == 305 * 1024
-
-
-def test_writes_that_never_reached_the_disk_are_not_counted():
-    text = "rchar: 9\nwchar: 9\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n"
-    assert parse_io(text) == (4096, 4096)
-
-
-def test_waiting_for_a_disk_is_not_busy_and_guests_count_once():
-    busy, stolen = parse_cpu("cpu  100 10 50 900 80 5 5 20 60 0\ncpu0 1 1\n", ticks_per_second=10)
-    assert (busy, stolen) == (17.0, 2.0)
-
-
-def test_an_old_kernel_without_a_steal_column_still_reads():
-    assert parse_cpu("cpu  100 10 50 900\n", ticks_per_second=10) == (16.0, 0.0)
-
-
-def test_shared_memory_is_not_page_cache():
-    assert parse_meminfo(MEMINFO) == MemoryCounters(600 * 1024, 420 * 1024, 50 * 1024)
-
-
-def test_a_kernel_that_does_not_tell_what_is_available_gets_an_estimate():
-    text = "\n".join(line for line in MEMINFO.splitlines() if "Available" not in line)
-    assert parse_meminfo(text).available == 520 * 1024
-
-
-def test_inside_a_cgroup_the_limit_decides_what_is_available():
-    machine = MemoryCounters(10_000, 5_000, 0)
-    assert within(machine, CgroupMemory(limit=4_000, available=1_000, page_cache=300)).available == 1_000
-    assert within(machine, None) == machine
+def test_inside_a_control_group_the_limit_decides_what_is_available(monkeypatch):
+    limit = CgroupMemory(limit=4_000, available=1_000, page_cache=300)
+    monkeypatch.setattr(box, "read_memory", lambda group: limit)
+    assert read_box(None, None).available_bytes == 1_000
+    monkeypatch.setattr(box, "read_memory", lambda group: None)
+    assert read_box(None, None).available_bytes > 1_000
 
 
 def test_a_counter_that_dips_and_comes_back_is_not_counted_twice():
-    counter = Rising()
+    counter = RisingCounter()
     assert [counter.feed(value) for value in (10, 14, 9, 15)] == [10, 14, 14, 15]
 
 
 def test_a_counter_that_stays_low_goes_on_from_there():
-    counter = Rising()
+    counter = RisingCounter()
     assert [counter.feed(value) for value in (10, 14, 4, 5, 7)] == [10, 14, 14, 14, 16]
 
 
@@ -140,19 +108,19 @@ def test_no_time_between_two_readings_makes_no_sample():
 
 
 def test_shared_pages_count_once_before_the_proportional_size_is_known():
-    meter = TreeMeter(tells_faults=True)
+    meter = TreeMeter()
     tree = meter.add_up([process(1, resident=100, shared=40), process(1, resident=90, shared=40)], pss=None)
     assert tree.resident_bytes == 150
 
 
 def test_resident_follows_private_pages_between_two_proportional_sizes():
-    meter = TreeMeter(tells_faults=True)
+    meter = TreeMeter()
     assert meter.add_up([process(1, resident=100, shared=40)], pss=80).resident_bytes == 80
     assert meter.add_up([process(1, resident=130, shared=40)], pss=None).resident_bytes == 110
 
 
 def test_a_system_that_tells_no_faults_and_no_reads_gives_none():
-    tree = TreeMeter(tells_faults=False).add_up([process(1)], pss=None)
+    tree = TreeMeter().add_up([process(1)], pss=None)
     assert (tree.minor_faults, tree.major_faults, tree.read_bytes) == (None, None, None)
 
 

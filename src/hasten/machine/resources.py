@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 
+from hasten.cgroup import find_cgroup
 from hasten.devices.nvml import Nvml
-from hasten.measurement.system.box import Box, BoxCounters
-from hasten.measurement.system.proctree import ProcessCounters, ProcessTree, Rising, read_pss
+from hasten.machine.box import BoxCounters, read_box
+from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, read_pss
 from hasten.records import DeviceSample, ResourceSample
 
 # Reading the PSS walks the process's page tables under its memory lock: seldom, and more seldom the longer it
@@ -47,13 +48,14 @@ class Reading:
     own_cpu: float
 
 
+_COUNTERS = ("cpu_seconds", "minor_faults", "major_faults", "read_bytes", "written_bytes")
+
+
 class TreeMeter:
     """Adds up a process tree so that its counters never go back."""
 
-    def __init__(self, *, tells_faults: bool) -> None:
-        self._tells_faults = tells_faults
-        self._cpu, self._minor, self._major = Rising(), Rising(), Rising()
-        self._read, self._written = Rising(), Rising()
+    def __init__(self) -> None:
+        self._counters = {name: RisingCounter() for name in _COUNTERS}
         self._shared_correction: int | None = None
 
     def add_up(
@@ -63,16 +65,17 @@ class TreeMeter:
 
         `has_changed`: processes came or went since it was.
         """
-        reads = [one.read_bytes for one in processes if one.read_bytes is not None]
-        writes = [one.written_bytes for one in processes if one.written_bytes is not None]
-        minor = int(self._minor.feed(sum(one.minor_faults for one in processes)))
-        major = int(self._major.feed(sum(one.major_faults for one in processes)))
+
+        def total(name: str) -> int | None:
+            known = [value for one in processes if (value := getattr(one, name)) is not None]
+            return int(self._counters[name].feed(sum(known))) if known else None
+
         return TreeCounters(
-            cpu_seconds=self._cpu.feed(sum(one.cpu_seconds for one in processes)),
-            minor_faults=minor if self._tells_faults else None,
-            major_faults=major if self._tells_faults else None,
-            read_bytes=int(self._read.feed(sum(reads))) if reads else None,
-            written_bytes=int(self._written.feed(sum(writes))) if writes else None,
+            cpu_seconds=self._counters["cpu_seconds"].feed(sum(one.cpu_seconds for one in processes)),
+            minor_faults=total("minor_faults"),
+            major_faults=total("major_faults"),
+            read_bytes=total("read_bytes"),
+            written_bytes=total("written_bytes"),
             resident_bytes=self._resident(processes, pss, has_changed),
             num_processes=sum(one.is_alive for one in processes),
         )
@@ -142,8 +145,8 @@ class ResourceSampler:
         self._clock = clock
         self._interval = interval
         self._tree = ProcessTree(pid)
-        self._box = Box(pid)
-        self._meter = TreeMeter(tells_faults=self._tree.tells_faults)
+        self._groups = find_cgroup("cpu", pid=pid), find_cgroup("memory", pid=pid)
+        self._meter = TreeMeter()
         self._nvml: Nvml | None = None
         self._pss_of: frozenset[int] = frozenset()
         """The processes whose PSS was read last."""
@@ -195,7 +198,7 @@ class ResourceSampler:
         now = Reading(
             at=self._clock(),
             tree=self._meter.add_up(processes.values(), pss=pss, has_changed=processes.keys() != self._pss_of),
-            box=self._box.read(),
+            box=read_box(*self._groups),
             own_cpu=time.process_time(),
         )
         if self._before is not None:

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from hasten import format
 from hasten.records import Interval, Where
-from hasten.reports import format
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_ratios_shares_and_rates_are_short():
         "10x",
         "12x",
     ]
-    assert [format.share(x) for x in (0, 1e-4, 0.004, 0.41)] == ["0 %", "<0.1 %", "0.4 %", "41 %"]
+    assert [format.share(x) for x in (0, 1e-4, 0.004, 0.41)] == ["0%", "<0.1%", "0.4%", "41%"]
     assert [format.rate(x) for x in (0.51, 18.94, 12345)] == [
         "0.51 samples/s",
         "18.9 samples/s",
         "12,300 samples/s",
     ]
-    assert format.share_interval(Interval(0.004, -0.002, 0.011)) == "0.4 % (-0.2 to 1.1)"
+    assert format.share_interval(Interval(0.004, -0.002, 0.011)) == "0.4% (-0.2 to 1.1)"
     assert format.size_rate(2**20) == "1.0 MiB/s"
     assert (format.celsius(61.2), format.watts(88.4)) == ("61 °C", "88 W")
 

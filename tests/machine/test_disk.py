@@ -8,16 +8,20 @@ import sys
 import pytest
 
 from hasten.errors import DirectoryError
-from hasten.measurement.system import disk
-from hasten.measurement.system.disk import measure_disk, read_twice, resident_share
-from hasten.measurement.system.mounts import classify, find_mount, parse_mounts
+from hasten.machine import disk
+from hasten.machine.disk import measure_disk, read_twice, resident_share
+from hasten.machine.mounts import Mount, classify, find_mount
 
-MOUNTS = r"""27 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw
-28 27 0:50 / /data rw shared:3 - nfs4 server:/export rw
-29 28 8:1 / /data/my\040disk rw - xfs /dev/sda1 rw
-30 27 0:25 / /dev/shm rw - tmpfs tmpfs rw
-31 27 0:27 / /dev/shm rw - ramfs ramfs rw
-"""
+MOUNTS = [
+    Mount(*mount)
+    for mount in (
+        ("/", "ext4", "/dev/nvme0n1p2"),
+        ("/data", "nfs4", "server:/export"),
+        ("/data/my disk", "xfs", "/dev/sda1"),
+        ("/dev/shm", "tmpfs", "tmpfs"),
+        ("/dev/shm", "ramfs", "ramfs"),
+    )
+]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages can be dropped on Linux only")
 
 
@@ -37,7 +41,7 @@ def ticking(step=0.01):
     ],
 )
 def test_a_folder_lies_on_the_mount_nearest_to_it(folder, file_system):
-    assert find_mount(folder, mounts=parse_mounts(MOUNTS)).file_system == file_system
+    assert find_mount(folder, mounts=MOUNTS).file_system == file_system
 
 
 @pytest.mark.parametrize(

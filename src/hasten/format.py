@@ -77,7 +77,7 @@ def clock(seconds: float) -> str:
 
 
 def interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
-    """Seconds with their 95 % interval, in one unit: "312 ms (305 to 320)"; without one, the seconds."""
+    """Seconds with their 95% interval, in one unit: "312 ms (305 to 320)"; without one, the seconds."""
     if estimate is None or not _known(estimate.value):
         return unknown
     value, ends = _parts(estimate)
@@ -132,13 +132,13 @@ def ratio_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) ->
 
 
 def share(value: float | None, *, unknown: str = NOT_MEASURED) -> str:
-    """A part of one as "41 %"; below one per cent as "0.4 %"."""
+    """A part of one as "41%"; below one per cent as "0.4%"."""
     if not _known(value):
         return unknown
     percent = value * 100
     if 0 < abs(percent) < 0.05:
-        return "<0.1 %"
-    return f"{_decimal(percent, int(0 < abs(percent) < 0.95))} %"
+        return "<0.1%"
+    return f"{_decimal(percent, int(0 < abs(percent) < 0.95))}%"
 
 
 def share_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) -> str:
@@ -150,7 +150,7 @@ def share_interval(estimate: Interval | None, *, unknown: str = NOT_MEASURED) ->
         return share(estimate.value)
     decimals = 1 if width < 10 else 0
     value, low, high = (_decimal(part * 100, decimals) for part in (estimate.value, estimate.low, estimate.high))
-    return f"{value} % ({low} to {high})"
+    return f"{value}% ({low} to {high})"
 
 
 def rate(value: float | None, *, unit: str = "samples", unknown: str = NOT_MEASURED) -> str:

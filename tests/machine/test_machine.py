@@ -14,8 +14,8 @@ from hasten.cgroup import (
     read_quota,
     read_throttled_seconds,
 )
-from hasten.measurement.system import machine
-from hasten.measurement.system.machine import (
+from hasten.machine import machine
+from hasten.machine.machine import (
     parse_answer,
     parse_cpu_features,
     parse_cpu_name,

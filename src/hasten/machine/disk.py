@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.errors import DirectoryError
-from hasten.measurement.system.mounts import find_disk
+from hasten.machine.mounts import find_disk
 from hasten.records import DiskSpeed, FileRead
 
 BLOCK = 1 << 20
@@ -42,7 +42,7 @@ def measure_disk(
 ) -> DiskSpeed:
     """Read rates of the disk under `folder`, on a temporary file there that has no name and so never stays.
 
-    The file is at most `max_bytes` and 5 % of what is free; writing, reading in order and reading at random
+    The file is at most `max_bytes` and 5% of what is free; writing, reading in order and reading at random
     take about `seconds` together. Raises DirectoryError when there is no such folder.
     """
     if not Path(folder).is_dir():
