@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 import served
-from command import environment, running_in, write
+from command import SOURCE, environment, running_in, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reparenting is Linux's")]
 
@@ -204,3 +204,9 @@ def test_children_of_multiprocessing_that_are_spawned_are_forked_too(monkeypatch
         child.join()
         assert child.exitcode == 0
     assert len(forked) == 1 and found[0] == found[1]
+
+
+def test_it_finds_the_hasten_that_is_tested(both):
+    code = "import torch, hasten.measurement.inside.session as session; print(session.__file__)"
+    (new, _), (forked, _) = both("-c", code)
+    assert forked == new and forked[0].decode().startswith(SOURCE)

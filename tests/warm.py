@@ -114,7 +114,7 @@ class Warm:
         standard = {*sys.stdlib_module_names, "__main__"}
         self.stages = []
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        sys.path.append(source)
+        sys.path.insert(0, source)  # an installed hasten may be another
         for names in IMPORTED:
             packages = {}
             for name in names:
