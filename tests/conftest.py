@@ -40,6 +40,7 @@ def pytest_runtest_setup(item):
     SERVANT.is_allowed = item.get_closest_marker("slow") is not None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         # What a file has started once for many tests is not started again by another process of pytest-xdist.

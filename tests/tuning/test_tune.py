@@ -43,12 +43,14 @@ def main():
 if __name__ == "__main__":
     main()
 """
-# The command, but that its launches measure for a third of the time, and its proof looks at a third of the steps.
+# The command, but that its launches measure for a third of the time, and its proof looks at a third of the steps. The
+# budget is for a busy machine: a search ends when all was tried.
 SOON = """
 from hasten.cli import main
-from hasten.tuning import judge, manner
+from hasten.tuning import judge, manner, tune
 
 manner.Manner.seconds, judge.MOST_STEPS = 1.0, 40
+tune.Budget.diagnose_seconds, tune.DIAGNOSIS = 4.0, 2.0
 raise SystemExit(main())
 """
 TUNE = [sys.executable, "-c", SOON, "tune"]
@@ -96,7 +98,7 @@ def tuning_in(folder):
 def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_when_resumed(tmp_path):
     script = write(tmp_path / "train.py", WAITING)
     process = subprocess.Popen(
-        [*TUNE, "--budget", "40s", script],
+        [*TUNE, "--budget", "90s", script],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -116,7 +118,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert interrupted.state == "interrupted" and interrupted.trials
 
     answer = subprocess.run(
-        [*TUNE, "--resume", "--budget", "40s", script],
+        [*TUNE, "--resume", "--budget", "90s", script],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
