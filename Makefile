@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
+.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,8 +15,11 @@ $(BIN)/hasten: pyproject.toml
 	$(BIN)/pip install --editable '.[test,docs]'
 	@touch $@
 
-test: venv ## run the tests
-	$(BIN)/pytest
+test: venv ## run the tests that start no script and take no seconds; a minute on two cores
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
+
+test-all: venv ## run every test; five minutes on two cores
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: venv ## ruff (rules and format) and pyright (strict)
 	$(BIN)/ruff check

@@ -13,7 +13,7 @@ import hasten
 
 HASTEN = [sys.executable, "-m", "hasten"]
 SOURCE = os.fspath(Path(hasten.__file__).parents[1])
-QUICK = ["--seconds", "2", "--quick"]
+QUICK = ["--seconds", "1", "--quick"]
 
 TRAIN = """
 import torch

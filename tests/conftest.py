@@ -2,7 +2,9 @@
 
 import builtins
 import gc
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,15 +14,38 @@ from hasten.agent.patches import _Finder
 from hasten.measurement.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads of each of several processes mostly wait for each other
+
+import served
+
+SERVANT = served.Servant()
 
 
 def pytest_configure():
+    if sys.platform == "linux":
+        SERVANT.install()
     # A shell's background jobs ignore interrupts, and so would every process that a test starts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_unconfigure():
+    SERVANT.remove()
+    SERVANT.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    SERVANT.is_on = item.get_closest_marker("contract") is None
+    SERVANT.is_allowed = item.get_closest_marker("slow") is not None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
+    for item in items:
+        # What a file has started once for many tests is not started again by another process of pytest-xdist.
+        if item.get_closest_marker("slow") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return
@@ -80,6 +105,28 @@ def workspace():
     """A scratch folder in which launches lie; what they write elsewhere is gone when they end."""
     with Workspace() as made:
         yield made
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capfd):
+    """`hasten WORDS` in this process and the test's folder, for what starts no script."""
+
+    def started(*_):
+        raise AssertionError("this process would have become the script")
+
+    def answer(*words):
+        from hasten.cli import main
+
+        try:
+            code = main(words)
+        except SystemExit as end:  # argparse
+            code = end.code
+        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(os, "execvpe", started)
+    return answer
 
 
 @pytest.fixture(autouse=True)

@@ -22,27 +22,27 @@ from command import HASTEN, QUICK, environment, left_in, only_run, run, running_
         ([], "no script given"),
     ],
 )
-def test_what_cannot_be_started_is_said_in_one_line_with_exit_code_2(tmp_path, words, message):
+def test_what_cannot_be_started_is_said_in_one_line_with_exit_code_2(ask, tmp_path, words, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "notes.txt").write_text("x")
-    answer = run("diagnose", *words, cwd=tmp_path)
+    answer = ask("diagnose", *words)
     assert answer.returncode == 2
     assert message in said(answer)
     assert left_in(tmp_path) == ["folder", "notes.txt"], "nothing was started, so nothing is left"
 
 
 @pytest.mark.parametrize("option", [["--steps", "0"], ["--steps", "x"], ["--seconds", "-1"], ["--wait", "nan"]])
-def test_a_senseless_number_is_refused_before_anything_runs(tmp_path, option):
-    answer = run("diagnose", *option, "train.py", cwd=tmp_path)
+def test_a_senseless_number_is_refused_before_anything_runs(ask, tmp_path, option):
+    answer = ask("diagnose", *option, "train.py")
     assert answer.returncode == 2
     assert "is not a" in answer.stderr
     assert left_in(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
+def test_a_place_that_cannot_be_written_is_said_in_one_line(ask, tmp_path):
     (tmp_path / ".hasten").write_text("a file stands in the way")
     script = write(tmp_path / "train.py", "raise SystemExit('it was started')")
-    answer = run("diagnose", script, cwd=tmp_path)
+    answer = ask("diagnose", script)
     assert answer.returncode == 2
     assert "cannot write to .hasten" in said(answer)
     assert "it was started" not in answer.stderr
@@ -51,22 +51,22 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
 # ---------------------------------------------------------------------------- reports, without torch
 
 
-def test_a_report_without_a_run_says_how_to_get_one(tmp_path):
-    answer = run("report", cwd=tmp_path)
+def test_a_report_without_a_run_says_how_to_get_one(ask, tmp_path):
+    answer = ask("report")
     assert answer.returncode == 2
     assert said(answer) == "hasten: no saved run here; `hasten diagnose SCRIPT` makes one"
 
 
-def test_a_report_of_a_run_that_is_not_there_says_where_to_look(tmp_path):
-    answer = run("report", "20200101-000000-1", cwd=tmp_path)
+def test_a_report_of_a_run_that_is_not_there_says_where_to_look(ask, tmp_path):
+    answer = ask("report", "20200101-000000-1")
     assert answer.returncode == 2
     assert "no such run: 20200101-000000-1" in said(answer)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"version": 99}', b"[]", b'{"version": 1}'])
-def test_a_run_that_cannot_be_read_is_said_in_one_line(tmp_path, content):
+def test_a_run_that_cannot_be_read_is_said_in_one_line(ask, tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
-    answer = run("report", "run.json", cwd=tmp_path)
+    answer = ask("report", "run.json")
     assert answer.returncode == 2
     assert said(answer).startswith("hasten: run.json ")
 
@@ -80,20 +80,25 @@ def modules_after(code, cwd):
     return answer.stderr.splitlines()[-1]
 
 
+@pytest.mark.contract
 def test_the_command_line_imports_no_torch(tmp_path):
     assert modules_after("import hasten, hasten.cli, hasten.__main__", tmp_path) == "[]"
 
 
+@pytest.mark.contract
 def test_measuring_and_reporting_import_no_torch_in_the_parent(tmp_path):
     code = "import hasten.measurement.measure, hasten.diagnosis.diagnose, hasten.reports.text"
     assert modules_after(code, tmp_path) == "[]"
 
 
+@pytest.mark.contract
+@pytest.mark.slow
 def test_check_imports_no_torch_in_this_process(tmp_path):
     code = "from hasten.cli import main; assert main(['check', '--json']) == 0"
     assert modules_after(code, tmp_path) == "[]"
 
 
+@pytest.mark.slow
 def test_check_prints_one_json_value(tmp_path):
     answer = run("check", "--json", cwd=tmp_path)
     assert answer.returncode == 0
@@ -153,6 +158,7 @@ def test_a_checkpoint_is_a_phase_though_it_is_not_written(measured):
     assert json.loads(answer.stdout)["diagnosis"]["breakdown"]["phases"]["checkpoint"] > 0
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_saved_run_is_told_again_without_torch(measured):
     folder, _ = measured

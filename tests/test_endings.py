@@ -111,6 +111,7 @@ def test_a_checkpoint_that_the_script_copies_at_once_is_there_to_be_copied(tmp_p
     assert answer.returncode == 0
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_module_is_run_as_python_does(tmp_path):
     (tmp_path / "pkg").mkdir()
@@ -121,6 +122,7 @@ def test_a_module_is_run_as_python_does(tmp_path):
     assert json.loads(only_run(tmp_path).read_bytes())["command"] == ["-m", "pkg.train", "--lr", "0.1", "--json"]
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_whole_command_is_run_as_typed(tmp_path):
     write(tmp_path / "train.py", train())
@@ -128,6 +130,7 @@ def test_a_whole_command_is_run_as_typed(tmp_path):
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 def test_a_shell_script_ends_where_its_training_is_cut_off(tmp_path):
     write(tmp_path / "train.py", train())
@@ -164,3 +167,23 @@ def test_interrupting_leaves_no_process_and_no_file(tmp_path):
     assert running_in(tmp_path) == []
     assert launch_folders(tmp_path) == []
     assert left_in(tmp_path) == [".hasten", "scratch", "train.py"] and left_in(scratch) == []
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_a_launcher_is_followed_to_the_process_that_trains(tmp_path):
+    write(tmp_path / "train.py", train())
+    answer = run("diagnose", *QUICK, "torchrun", "--nproc-per-node", "1", "train.py", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert len(json.loads(only_run(tmp_path).read_bytes())["steps"]) > 5
+    assert running_in(tmp_path) == []
+
+
+@pytest.mark.contract
+@pytest.mark.slow
+def test_workers_that_are_new_pythons_are_measured_too(tmp_path):
+    script = write(tmp_path / "train.py", train(loader=", num_workers=1, multiprocessing_context='spawn'", epochs=2))
+    answer = run("diagnose", *QUICK, script, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    (loader,) = json.loads(only_run(tmp_path).read_bytes())["facts"]["loaders"]
+    assert loader["num_workers"] == 1 and loader["num_measured_batches"] > 0

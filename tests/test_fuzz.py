@@ -73,11 +73,17 @@ def each(data):
     return (mutated(data, draw) for _ in range(NUMBER))
 
 
+def put(path, data):
+    """Write a new file: to cut an old one and write it again is a wait for the disk on ext4, 15 ms each time."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
 def test_a_plan(place):
     text = plan_text(search(full_run())).encode()
     path = place / "hasten.toml"
     for data in each(text):
-        path.write_bytes(data)
+        put(path, data)
         try:
             read_plan(path)
         except HastenError as error:
@@ -103,7 +109,7 @@ def test_a_search_that_is_to_be_resumed(place):
     path = place / ".hasten/tunings" / tuning.id / "tuning.json"
     path.parent.mkdir(parents=True)
     for data in each(to_json(tuning)):
-        path.write_bytes(data)
+        put(path, data)
         try:
             found = last_tuning(place / ".hasten", tuning.command)
         except HastenError:
@@ -117,7 +123,7 @@ def test_a_status_file(place):
     ).encode()
     path = place / "status-17.json"
     for data in each(line):
-        path.write_bytes(data)
+        put(path, data)
         for status in watching.statuses_in(place):
             assert type(status.num_steps) is type(status.num_backwards) is int and status.state in STATES
 
@@ -131,7 +137,7 @@ def test_a_file_of_the_disk_cache(place):
     good = path.read_bytes()
     began = time.monotonic()
     for data in each(good):
-        path.write_bytes(data)
+        put(path, data)
         path.chmod(0o600)
         found = tier.read(key)
         assert found is None or decode(found) == value

@@ -17,6 +17,7 @@ def gpu_day(*words, timeout=200):
     )
 
 
+@pytest.mark.slow
 def test_the_sections_are_named():
     told = gpu_day("--list").stdout
     wanted = "tests check diagnose loader overhead memory mended case_studies by_hand compile augmentation sharing"
@@ -35,6 +36,7 @@ def test_what_is_there_is_not_made_again(tmp_path):
     assert "check/check: is there" in again.stdout
 
 
+@pytest.mark.slow
 def test_an_item_that_fails_leaves_what_it_said(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(DRIVER.parent))
     import gpu_day as driver
@@ -46,11 +48,13 @@ def test_an_item_that_fails_leaves_what_it_said(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "nowhere" / "nothing.json").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_without_a_unit_is_refused(tmp_path):
     told = gpu_day("--dry", "--only", "check", "--budget", "10", "--results", tmp_path)
     assert told.returncode != 0 and "10m" not in told.stderr and "no unit" in told.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_what_to_do():
     told = gpu_day("--only", "check")

@@ -37,7 +37,8 @@ def test_the_tests_for_a_gpu_pass_on_a_simulated_one_and_run_nearly_every_line(t
     data, told = tmp_path / "coverage", tmp_path / "told.json"
     run = [sys.executable, "-m", "coverage", "run", f"--data-file={data}", f"--include={','.join(files)}", "--append"]
     pytest_ = [*run, "-m", "pytest", "-p", "no:cacheprovider"]
-    on_gpu = [*pytest_, "-m", "gpu", "--junitxml", tmp_path / "junit.xml", HERE]
+    for_a_gpu = [path for path in HERE.rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
+    on_gpu = [*pytest_, "-m", "gpu", "--junitxml", tmp_path / "junit.xml", *for_a_gpu]
     done = subprocess.run(on_gpu, cwd=tmp_path, env=simulated(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:]
     assert 'skipped="0"' in (tmp_path / "junit.xml").read_text()
@@ -51,6 +52,7 @@ def test_the_tests_for_a_gpu_pass_on_a_simulated_one_and_run_nearly_every_line(t
     assert min(shares.values()) >= 95, shares
 
 
+@pytest.mark.slow
 def test_a_simulated_function_takes_only_what_torchs_own_takes():
     code = "import torch\ntry:\n    torch.cuda.mem_get_info(0, unknown=1)\nexcept TypeError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], env=simulated(), capture_output=True, text=True, timeout=60)

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from command import run, said
+from command import said
 from pages import full_run, search
 from runs import steps
 
@@ -30,21 +30,21 @@ def kept(tmp_path):
     return tmp_path
 
 
-def test_the_last_search_is_shown_with_its_run(kept):
-    answer = run("report", cwd=kept)
+def test_the_last_search_is_shown_with_its_run(ask, kept):
+    answer = ask("report")
     assert answer.returncode == 0, answer.stderr
     assert "Trials" in answer.stdout and "cache = auto" in answer.stdout and "Findings" in answer.stdout
 
 
-def test_a_search_and_a_run_are_found_by_id_folder_and_file(kept):
+def test_a_search_and_a_run_are_found_by_id_folder_and_file(ask, kept):
     tuning = "20260305-150000-78-tune"
     for name in (tuning, f".hasten/tunings/{tuning}", f".hasten/tunings/{tuning}/tuning.json"):
-        assert "Trials" in run("report", name, cwd=kept).stdout
-    assert "Trials" not in run("report", "20260305-141502-77", cwd=kept).stdout
+        assert "Trials" in ask("report", name).stdout
+    assert "Trials" not in ask("report", "20260305-141502-77").stdout
 
 
-def test_a_report_is_written_in_every_form(kept):
-    answer = run("report", "--html", "page.html", "--trace", "trace.json", "--csv", "steps.csv", cwd=kept)
+def test_a_report_is_written_in_every_form(ask, kept):
+    answer = ask("report", "--html", "page.html", "--trace", "trace.json", "--csv", "steps.csv")
     assert answer.returncode == 0 and answer.stdout == "", answer.stderr
     assert (kept / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     events = json.loads((kept / "trace.json").read_text())["traceEvents"]
@@ -56,26 +56,26 @@ def test_a_report_is_written_in_every_form(kept):
     assert rows[0].endswith(","), "what was not measured is an empty cell"
 
 
-def test_a_page_that_cannot_be_written_is_said_in_one_line(kept):
-    answer = run("report", "--html", "nowhere/page.html", cwd=kept)
+def test_a_page_that_cannot_be_written_is_said_in_one_line(ask, kept):
+    answer = ask("report", "--html", "nowhere/page.html")
     assert answer.returncode == 2 and "use --html with another path" in said(answer)
 
 
-def test_a_search_whose_run_is_gone_is_said_in_one_line(kept):
+def test_a_search_whose_run_is_gone_is_said_in_one_line(ask, kept):
     (kept / ".hasten" / "runs" / "20260305-141502-77" / "run.json").unlink()
-    answer = run("report", cwd=kept)
+    answer = ask("report")
     assert answer.returncode == 2 and "belongs to a run that was deleted" in said(answer)
 
 
 @pytest.mark.parametrize("text", [b"{", b"{}", b'{"version": 99}', b"\xff\xfe", b""])
-def test_a_torn_or_foreign_search_is_said_in_one_line(tmp_path, text):
+def test_a_torn_or_foreign_search_is_said_in_one_line(ask, tmp_path, text):
     path = tmp_path / "tuning.json"
     path.write_bytes(text)
-    answer = run("report", "tuning.json", cwd=tmp_path)
+    answer = ask("report", "tuning.json")
     assert answer.returncode == 2 and said(answer).count("\n") <= 1, answer.stderr
 
 
-def test_a_record_without_what_was_added_since_is_read(tmp_path):
+def test_a_record_without_what_was_added_since_is_read(ask, tmp_path):
     old = json.loads(to_json(full_run()))
     old.pop("timeline")
     for loader in old["facts"]["loaders"]:
@@ -87,7 +87,7 @@ def test_a_record_without_what_was_added_since_is_read(tmp_path):
         tuning["proof"].pop(name, None)
     keep(tmp_path, full_run()).write_text(json.dumps(old))
     keep(tmp_path, search(full_run())).write_text(json.dumps(tuning))
-    answer = run("report", "--html", "page.html", cwd=tmp_path)
+    answer = ask("report", "--html", "page.html")
     assert answer.returncode == 0, answer.stderr
 
 
@@ -104,7 +104,7 @@ def test_the_run_beside_a_search_is_of_its_plan():
     assert nearest({}, {"bf16": True}) is None and nearest({}) is None
 
 
-def test_runs_under_the_plan_stand_beside_its_search(kept):
+def test_runs_under_the_plan_stand_beside_its_search(ask, kept):
     begun, script = search(full_run()).started, "./train.py"
 
     def ended(at, rate, **more):
@@ -114,8 +114,8 @@ def test_runs_under_the_plan_stand_beside_its_search(kept):
     lines = [ended(begun - 5, 111), ended(begun + 60, 480), ended(begun + 70, 640)]
     others = [ended(begun + 80, 999, script="other/train.py"), '{"torn', '\n{"ended": 1e300}\n' + "[" * 100_000]
     (kept / ".hasten" / "followed.jsonl").write_text("".join(lines + others))
-    assert run("report", "--html", "page.html", cwd=kept).returncode == 0
-    shown = " ".join(run("report", cwd=kept).stdout.split())
+    assert ask("report", "--html", "page.html").returncode == 0
+    shown = " ".join(ask("report").stdout.split())
     assert "2 runs with a plan since then; the last one: 640 samples/s (2.0x the baseline) over 900 steps" in shown
     page = (kept / "page.html").read_text(encoding="utf-8")
     assert "Later runs with the plan" in page and "640 samples/s" in page and "480 samples/s" in page
@@ -126,17 +126,17 @@ def slower(seconds, name):
     return msgspec.structs.replace(full_run(steps=steps(seconds=seconds)), id=name)
 
 
-def test_a_slow_down_ends_with_exit_code_1(tmp_path):
+def test_a_slow_down_ends_with_exit_code_1(ask, tmp_path):
     keep(tmp_path, slower(0.1, "old"))
     keep(tmp_path, slower(0.13, "new"))
-    answer = run("compare", "old", "new", "--max-slowdown", "5%", cwd=tmp_path)
+    answer = ask("compare", "old", "new", "--max-slowdown", "5%")
     assert answer.returncode == 1 and "Slower than the limit" in answer.stdout, answer.stderr
     assert "only one run on each side" in " ".join(answer.stdout.split())
-    assert run("compare", "old", "new", "--max-slowdown", "50%", cwd=tmp_path).returncode == 0
-    told = json.loads(run("compare", "old,old", "new,new", "--json", cwd=tmp_path).stdout)
+    assert ask("compare", "old", "new", "--max-slowdown", "50%").returncode == 0
+    told = json.loads(ask("compare", "old,old", "new,new", "--json").stdout)
     assert told["comparison"]["verdict"] == "slower" and not told["comparison"].get("notes")
 
 
-def test_a_run_that_is_not_there_and_a_senseless_share_are_refused(tmp_path):
-    assert run("compare", "a", "b", cwd=tmp_path).returncode == 2
-    assert 'use "5%"' in run("compare", "a", "b", "--max-slowdown", "much", cwd=tmp_path).stderr
+def test_a_run_that_is_not_there_and_a_senseless_share_are_refused(ask, tmp_path):
+    assert ask("compare", "a", "b").returncode == 2
+    assert 'use "5%"' in ask("compare", "a", "b", "--max-slowdown", "much").stderr

@@ -46,6 +46,8 @@ def by_itself(script, tmp_path):
     )
 
 
+@pytest.mark.contract
+@pytest.mark.slow
 def test_the_script_runs_as_it_would_by_itself(tmp_path):
     script = script_in(tmp_path)
     expected = by_itself(script, tmp_path)
@@ -61,6 +63,7 @@ def test_the_script_runs_as_it_would_by_itself(tmp_path):
     assert told["settings"] == {"gather": True} and told["script"] == str(script)
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_read_without_hasten(tmp_path):
     script = script_in(tmp_path)
     settings = ("bf16=true", "fused_optimizer=true", "set_to_none=true", "loader=true")
@@ -75,6 +78,7 @@ def test_what_is_saved_is_read_without_hasten(tmp_path):
     assert b"hasten" not in (tmp_path / "model.pt").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_exception_and_an_exit_code_are_the_scripts_own(tmp_path):
     script = script_in(tmp_path, step="raise ValueError('the data is bad')")
     answer = run("run", "--set", "bf16=true", script, cwd=tmp_path)
@@ -83,6 +87,8 @@ def test_an_exception_and_an_exit_code_are_the_scripts_own(tmp_path):
     assert run("run", "--set", "bf16=true", script, cwd=tmp_path).returncode == 7
 
 
+@pytest.mark.contract
+@pytest.mark.slow
 def test_a_signal_reaches_the_script(tmp_path):
     script = script_in(tmp_path, step="print('step', flush=True); import time; time.sleep(0.1)")
     process = subprocess.Popen(
@@ -101,6 +107,7 @@ def test_a_signal_reaches_the_script(tmp_path):
     assert running_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_fix_that_cannot_be_put_on_is_said(tmp_path):
     script = script_in(tmp_path)
     answer = run("run", "--set", "channels_last=true", script, cwd=tmp_path)
@@ -119,14 +126,15 @@ def test_a_fix_that_cannot_be_put_on_is_said(tmp_path):
         (["--set", "bf16=true"], "no script given"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(tmp_path, words, message):
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, message):
     script_in(tmp_path)
-    answer = run("run", *words, cwd=tmp_path)
+    answer = ask("run", *words)
     assert answer.returncode == 2
     assert message in said(answer)
     assert left_in(tmp_path) == ["train.py"]
 
 
+@pytest.mark.slow
 def test_a_plan_is_followed_and_what_speaks_against_it_is_said(tmp_path):
     script = script_in(tmp_path, after="print(optimizer.param_groups[0]['fused'])")
     (tmp_path / "hasten.toml").write_text(

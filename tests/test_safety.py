@@ -100,6 +100,7 @@ def test_a_folder_for_a_result_is_never_anothers(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------- code that is run
 
 
+@pytest.mark.contract
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [["run", "--set", "set_to_none=true"], ["diagnose", "--quick", "--seconds", "1"]])
 def test_a_file_that_lies_in_the_working_directory_is_not_executed(tmp_path, verb):
@@ -137,6 +138,7 @@ def test_nothing_controls_the_terminal(capsys, tmp_path):
     assert "\x1b" not in said_ and "\x07" not in said_ and "OWNED" in said_
 
 
+@pytest.mark.slow
 def test_a_plan_with_control_characters_is_told_legibly(tmp_path):
     write(tmp_path / "train.py", "print('trained')")
     (tmp_path / "hasten.toml").write_text(
@@ -147,10 +149,10 @@ def test_a_plan_with_control_characters_is_told_legibly(tmp_path):
     assert "OWNED" in answer.stderr and "\x1b" not in answer.stderr and "\x07" not in answer.stderr
 
 
-def test_a_key_with_control_characters_is_told_legibly(tmp_path):
+def test_a_key_with_control_characters_is_told_legibly(ask, tmp_path):
     write(tmp_path / "train.py", "print('trained')")
     (tmp_path / "hasten.toml").write_text('[fixes]\n"\\u001b[31mred" = true\n')
-    answer = run("run", "train.py", cwd=tmp_path)
+    answer = ask("run", "train.py")
     assert answer.returncode == 2 and "\x1b" not in answer.stderr and "red" in said(answer)
 
 

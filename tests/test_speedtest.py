@@ -14,8 +14,8 @@ from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.images import THUMBNAILS, make_images
 
 
-def test_every_workload_is_listed(tmp_path):
-    lines = run("speedtest", "--list", cwd=tmp_path).stdout.splitlines()
+def test_every_workload_is_listed(ask):
+    lines = ask("speedtest", "--list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(WORKLOADS)
 
 
@@ -28,8 +28,8 @@ def test_every_workload_is_listed(tmp_path):
         (["superres", "--data", "."], "too few images"),
     ],
 )
-def test_what_cannot_be_tested_is_said_in_one_line(tmp_path, words, message):
-    answer = run("speedtest", *words, cwd=tmp_path)
+def test_what_cannot_be_tested_is_said_in_one_line(ask, tmp_path, words, message):
+    answer = ask("speedtest", *words)
     assert answer.returncode == 2 and message in said(answer) and "Traceback" not in answer.stderr
     assert left_in(tmp_path) == []
 

@@ -57,6 +57,7 @@ def test_options_of_hasten_behind_a_script_that_does_not_know_them_are_refused(c
     assert code == 2 and f"{option} comes after train.py, which does not use it" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["parses.py", "--steps", "5"], ["--", "train.py", "--steps", "5"]])
 def test_a_script_gets_options_that_its_source_names_and_all_behind_two_dashes(capfd, words):
     code = main(["diagnose", *words])

@@ -72,6 +72,8 @@ while True:
             model(x)
 """
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
+
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
@@ -85,7 +87,6 @@ def truth(tmp_path_factory):
     return json.loads(answer.stdout)["diagnosis"]["breakdown"], slept
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", SLEEPS)
 def test_a_phase_that_sleeps_takes_as_long_as_its_sleep(truth, phase):
     # Four training batches and four validation batches an epoch: one of each a step. A busy machine wakes late,
@@ -94,7 +95,6 @@ def test_a_phase_that_sleeps_takes_as_long_as_its_sleep(truth, phase):
     assert abs(breakdown["phases"][phase] - slept[phase]) <= 0.1 * slept[phase] + 0.002
 
 
-@pytest.mark.slow
 def test_phases_and_what_is_left_over_sum_to_the_step(truth):
     breakdown, _ = truth
     known = sum(seconds for seconds in breakdown["phases"].values() if seconds is not None)

@@ -28,13 +28,13 @@ def _held() -> set[object]:
         path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("hasten", f"torch_{os.getpid()}_"))
     }
     threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("hasten")}
-    # Python's helper processes for spawning stay until the interpreter exits.
+    # Helper processes that start others, Python's and the tests', stay until the interpreter exits.
     children = {child.pid for child in psutil.Process().children(recursive=True) if not _is_pythons_own(child)}
     return children | names | threads
 
 
 def _is_pythons_own(child: psutil.Process) -> bool:
     try:
-        return any(name in " ".join(child.cmdline()) for name in ("resource_tracker", "forkserver"))
+        return any(name in " ".join(child.cmdline()) for name in ("resource_tracker", "forkserver", "warm.py"))
     except psutil.NoSuchProcess:
         return True

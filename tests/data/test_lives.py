@@ -20,6 +20,7 @@ def run(script):
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_workers_reaped_by_other_code_do_no_harm(tmp_path):
     script = write(
         tmp_path,
@@ -36,6 +37,7 @@ def test_workers_reaped_by_other_code_do_no_harm(tmp_path):
     assert (done.stdout, done.returncode) == ("5\n5\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_training_process_has_separate_batches(tmp_path):
     script = write(
         tmp_path,
@@ -58,6 +60,7 @@ def test_a_fork_of_the_training_process_has_separate_batches(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_workers_exit_when_the_parent_dies(tmp_path):
     script = write(
         tmp_path,
@@ -79,6 +82,7 @@ def test_workers_exit_when_the_parent_dies(tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pass", "del it", "sys.exit(3)", "raise KeyError('mine')"])
 def test_a_process_may_exit_at_any_time_without_extra_output(tmp_path, ending):
     script = write(
@@ -98,6 +102,7 @@ def test_a_process_may_exit_at_any_time_without_extra_output(tmp_path, ending):
     assert "hasten" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_loop_and_stops_the_workers(tmp_path):
     script = write(
         tmp_path,
@@ -119,6 +124,7 @@ def test_ctrl_c_reaches_the_loop_and_stops_the_workers(tmp_path):
     assert said.count("Traceback") == 1 and "KeyboardInterrupt" in said
 
 
+@pytest.mark.slow
 def test_a_forked_child_starts_its_own_workers(tmp_path):
     script = write(
         tmp_path,

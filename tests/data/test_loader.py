@@ -156,7 +156,7 @@ class Custom(dict):
         Custom(x=1),
         torch.ones(0, 3),
         torch.ones(3, 4).t(),
-        torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)[0],
+        torch.arange(96.0).reshape(2, 3, 4, 4).to(memory_format=torch.channels_last)[0],
         torch.tensor(1 + 2j),
         np.float64(2.5),
         np.array("text"),

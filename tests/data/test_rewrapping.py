@@ -7,6 +7,8 @@ from torch.utils.data import DataLoader
 
 from hasten.data.loader import Loader
 
+pytestmark = pytest.mark.slow  # the frameworks take seconds to import
+
 
 def test_lightning_recreates_the_loader_with_the_same_arguments():
     data = pytest.importorskip("lightning.fabric.utilities.data")

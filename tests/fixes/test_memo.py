@@ -139,6 +139,7 @@ input()
 """
 
 
+@pytest.mark.slow
 def test_processes_that_are_not_forked_share_the_memory_of_the_run(put_on):
     put_on("cache", "16 MiB")
     with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

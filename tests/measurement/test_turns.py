@@ -47,7 +47,11 @@ with Workspace() as workspace:
     run_in_turns([side, side])
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("timing"),
+    pytest.mark.skipif(not POSSIBLE, reason="needs process groups and named pipes"),
+]
 
 
 def side_of(workspace, name, *, last=-1, seconds=2.0):
@@ -116,6 +120,7 @@ def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
         time.sleep(0.1)
     process.kill()  # one stands, the other warms up
     process.wait()
+    deadline = time.monotonic() + 60
     while left_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left_of(tmp_path) == []

@@ -2,10 +2,11 @@
 
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
-from command import HASTEN, environment, left_in, run, running_in, said, write
+from command import environment, left_in, run, running_in, said, write
 
 from hasten.fixes.catalog import turned_on
 from hasten.records import Tuning, from_json
@@ -24,7 +25,7 @@ class Slow(Dataset):
         return 100_000  # an epoch's start, and what workers cost in it, is no part of the question
 
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.004)
         return torch.full((4,), index % 7.0), torch.tensor([index % 3.0])
 
 def main():
@@ -42,6 +43,17 @@ def main():
 if __name__ == "__main__":
     main()
 """
+# The command, but that its launches measure for a third of the time, and its proof looks at a third of the steps. The
+# budget is for a busy machine: a search ends when all was tried.
+SOON = """
+from hasten.cli import main
+from hasten.tuning import judge, manner, tune
+
+manner.Manner.seconds, judge.MOST_STEPS = 1.0, 40
+tune.Budget.diagnose_seconds, tune.DIAGNOSIS = 4.0, 2.0
+raise SystemExit(main())
+"""
+TUNE = [sys.executable, "-c", SOON, "tune"]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +68,16 @@ if __name__ == "__main__":
         (["--metric", "F1: (", "train.py"], "no regular expression"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(tmp_path, words, message):
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, message):
     write(tmp_path / "train.py", "raise SystemExit('it was started')")
-    answer = run("tune", *words, cwd=tmp_path)
+    answer = ask("tune", *words)
     assert answer.returncode == 2
     assert message in answer.stderr
     assert "it was started" not in answer.stderr
     assert left_in(tmp_path) == ["train.py"]
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_by_itself_keeps_its_exit_code(tmp_path):
     script = write(tmp_path / "train.py", "import torch\nraise ValueError('the data is bad')")
     answer = run("tune", script, cwd=tmp_path)
@@ -81,10 +94,11 @@ def tuning_in(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("timing")
 def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_when_resumed(tmp_path):
     script = write(tmp_path / "train.py", WAITING)
     process = subprocess.Popen(
-        [*HASTEN, "tune", "--budget", "70s", script],
+        [*TUNE, "--budget", "90s", script],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -104,7 +118,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert interrupted.state == "interrupted" and interrupted.trials
 
     answer = subprocess.run(
-        [*HASTEN, "tune", "--resume", "--budget", "70s", script],
+        [*TUNE, "--resume", "--budget", "90s", script],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
@@ -115,7 +129,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     tuning = tuning_in(tmp_path)
     assert tuning.id == interrupted.id and tuning.trials[: len(interrupted.trials)] == interrupted.trials
     assert tuning.state == "done" and tuning.proof.verdict == "proven", answer.stdout
-    assert tuning.proof.speedup.low > 1.5
+    assert tuning.proof.speedup.low > 1.2
     assert [sides.what for sides in tuning.proof.measured] == ["seconds a step", "loss"]
     assert "proven" in answer.stdout.splitlines()[0]
     assert left_in(tmp_path) == [".hasten", "hasten.toml", "train.py"]

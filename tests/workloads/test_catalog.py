@@ -32,6 +32,7 @@ def test_every_script_beside_the_reader_is_a_workload():
     assert {path.stem for path in SCRIPTS.glob("*.py")} == {"image_folder", *WORKLOADS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 def test_made_images_are_kept_and_fit_their_workload(tmp_path, monkeypatch, workload):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -156,7 +156,9 @@ class Pictures(Dataset):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"num_workers": 1}, {"num_workers": 1, "collate_fn": default_collate_too}], ids=str
+    "arguments",
+    [{}, {"num_workers": 1}, {"num_workers": 1, "collate_fn": default_collate_too}],
+    ids=["alone", "a worker", "a worker that collates"],
 )
 def test_storing_labels_does_not_keep_the_images_in_memory(arguments):
     loader = Loader(Pictures(), 4, **arguments)

@@ -436,6 +436,7 @@ print(wrong, memo.counts().tiers[0].num_hits)
 }
 
 
+@pytest.mark.slow
 def test_a07_user_modules_are_not_mistaken_for_libraries_of_the_same_name(tmp_path):
     for name, text in OWN_MODULES.items():
         (tmp_path / name).write_text(text)

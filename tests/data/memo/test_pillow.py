@@ -819,6 +819,7 @@ def test_a_damaged_or_foreign_value_is_recomputed(photo, memo, monkeypatch):
             assert_same(PIPELINES["asarray"], photo, epochs=1)
 
 
+@pytest.mark.slow
 def test_pillow_is_memoized_whenever_it_is_imported(tmp_path, photo):
     script = tmp_path / "late.py"
     script.write_text(

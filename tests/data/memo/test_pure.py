@@ -62,7 +62,9 @@ def test_without_a_cache_the_function_runs_unchanged():
     assert function(3) == function(3) == 4 and len(calls) == 2
 
 
-@pytest.mark.parametrize("argument", [object(), {1, 2}, lambda: 0, torch.ones(2, requires_grad=True)], ids=str)
+@pytest.mark.parametrize(
+    "argument", [object(), {1, 2}, lambda: 0, torch.ones(2, requires_grad=True)], ids=lambda a: type(a).__name__
+)
 def test_calls_with_unsupported_arguments_are_not_cached(memo, argument):
     function, calls = counted(lambda value: 7)
     assert function(argument) == function(argument) == 7 and len(calls) == 2

@@ -7,7 +7,10 @@ import pytest
 
 from hasten.data.memo.rendezvous import shared_file
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets and memfd")
+pytestmark = [
+    pytest.mark.contract,  # processes that have nothing in common
+    pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets and memfd"),
+]
 
 RANK = """
 import sys

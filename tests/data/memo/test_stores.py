@@ -1150,6 +1150,8 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.contract
+@pytest.mark.slow
 @posix
 def test_a_spawned_worker_shares_the_one_copy_and_is_counted_too(tmp_path):
     script = tmp_path / "spawned.py"

@@ -5,9 +5,6 @@ import shutil
 import subprocess
 
 import pytest
-from pages import full_run, input_of, search, timeline
-
-from hasten.reports.page.page import page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -53,11 +50,9 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    run = full_run()
-    shown = input_of(run, tuning=search(run), after=full_run(timeline=timeline(0.4)))
+def file(html, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(page(shown), encoding="utf-8")
+    path.write_text(html, encoding="utf-8")
     return path
 
 

@@ -38,30 +38,29 @@ def labels(html, chart):
     ]
 
 
-def test_a_page_answers_every_question_in_order(shown):
-    html = page(shown)
+def test_a_page_answers_every_question_in_order(html):
     found = charts_of(html)
     assert [name for name in CHARTS if name in found] == CHARTS
     assert found.index("step") < found.index("timeline") < found.index("trials") < found.index("machine")
     assert len(html.encode()) < 2_000_000
 
 
-def test_a_page_asks_the_network_for_nothing(shown):
-    html = page(shown).replace("http://www.w3.org/", "")
+def test_a_page_asks_the_network_for_nothing(html):
+    html = html.replace("http://www.w3.org/", "")
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:|#)""", html)
     assert "http://" not in html and "https://" not in html and "@import" not in html
 
 
-def test_the_timelines_figures_are_the_records(shown):
-    found = [text for text in labels(page(shown), "timeline") if text.startswith(("main", "worker"))]
+def test_the_timelines_figures_are_the_records(shown, html):
+    found = [text for text in labels(html, "timeline") if text.startswith(("main", "worker"))]
     wanted = len(shown.run.timeline.bars) + len(shown.after.timeline.bars)
     assert len(found) == wanted
     assert found.count("main: data wait 60.0 ms, starting at 0 ms") == 1
     assert "worker 1: decode 80.0 ms, starting at 10.0 ms" in found
 
 
-def test_the_steps_bar_says_each_phase(shown):
-    found = labels(page(shown), "step")
+def test_the_steps_bar_says_each_phase(shown, html):
+    found = labels(html, "step")
     phases = {name: seconds for name, seconds in shown.diagnosis.breakdown.phases.items() if seconds}
     assert any(text.startswith("data wait: 60.0 ms") for text in found)
     assert (
@@ -75,34 +74,34 @@ def test_steps_under_a_part_of_the_plan_are_named_by_it(shown):
     assert "with cache = auto" not in page(replace(shown, under=shown.tuning.settings))
 
 
-def test_trials_stand_in_the_forest_with_their_intervals(shown):
-    found = labels(page(shown), "trials")
+def test_trials_stand_in_the_forest_with_their_intervals(html):
+    found = labels(html, "trials")
     assert any(text.startswith("1. cache = auto: 1.80x (1.60 to 2.00), kept, 4 pairs") for text in found)
     assert any(text.startswith("the whole plan: 1.80x") for text in found)
     assert not any("compile" in text for text in found), "a trial without a ratio has no place among ratios"
 
 
-def test_the_proof_tells_both_sides_and_their_difference(shown):
-    text = re.sub(r"<[^>]+>", " ", page(shown))
+def test_the_proof_tells_both_sides_and_their_difference(html):
+    text = re.sub(r"<[^>]+>", " ", html)
     assert re.search(r"step time\s+3\s+100 ms ± 2.0 ms\s+55.0 ms ± 1.0 ms\s+-45 ms \(-47 to -43\)", text)
     assert re.search(r"loss\s+2\s+1.55 ± 0.0707\s+1.56 ± 0.0778\s+0.005 \(-0.05 to 0.06\)", text)
     assert re.search(r"metric\s+1\s+0.8\s+0.81\s", text)
 
 
-def test_the_page_says_how_full_the_cache_is_and_what_came_from_it(shown):
-    assert "RAM: 768 MiB of 1.0 GiB; 70% hit rate" in page(shown)
+def test_the_page_says_how_full_the_cache_is_and_what_came_from_it(html):
+    assert "RAM: 768 MiB of 1.0 GiB; 70% hit rate" in html
 
 
-def test_the_record_can_be_taken_from_the_page(shown):
-    data = re.search(r'href="data:application/gzip;base64,([^"]+)"', page(shown))
+def test_the_record_can_be_taken_from_the_page(shown, html):
+    data = re.search(r'href="data:application/gzip;base64,([^"]+)"', html)
     assert data is not None
     record = json.loads(gzip.decompress(base64.b64decode(data[1])))
     assert msgspec.convert(record["run"], Run) == shown.run
     assert record["tuning"]["id"] == shown.tuning.id
 
 
-def test_a_slow_step_is_marked_with_its_cause(shown):
-    found = labels(page(shown), "steps")
+def test_a_slow_step_is_marked_with_its_cause(html):
+    found = labels(html, "steps")
     assert any("checkpoint took 400 ms longer than usual" in text for text in found)
 
 
