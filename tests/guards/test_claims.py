@@ -68,7 +68,7 @@ def test_the_readme_says_which_commands_print_json():
     taking = {name for name, verb in verbs_of(cli._parser()).items() if "--json" in verb._option_string_actions}
     assert "All commands except `run` accept `--json`." in text("README.md")
     assert taking == {*verbs_of(cli._parser())}, "`run` takes it as well, to say where the record is"
-    with pytest.raises(CommandError, match="run prints what the script prints"):
+    with pytest.raises(CommandError, match="run prints only the script's output"):
         cli.tuning._run(cli._parser().parse_args(["run", "--json", "train.py"]))
 
 
