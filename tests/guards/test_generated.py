@@ -53,6 +53,7 @@ def test_a_page_without_its_marks_is_refused():
         between("a\n<b>\nold\nz", "<b>\n", "<e>\n", "new")
 
 
+@pytest.mark.slow
 def test_the_check_of_the_command_line_fails_where_a_file_differs(tmp_path):
     folder = tmp_path / "docs"
     folder.mkdir()
