@@ -72,6 +72,7 @@ def test_without_workers_every_grid_of_arguments_gives_torchs_batches(arguments,
     assert_same(Nested(length), seed=seed, **arguments)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     arguments=grid,

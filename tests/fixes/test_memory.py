@@ -134,6 +134,7 @@ def fit(model, *, accumulate=1, zero=True):
     return losses, [p.detach().clone() for p in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_backward", [False, True], ids=["in forward", "in backward"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("zero", [True, False], ids=["to none", "to zero"])

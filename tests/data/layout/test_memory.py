@@ -119,6 +119,7 @@ class Filled(Dataset):
         return np.full((64, 64), index, dtype=np.float32), index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"collate_fn": list, "persistent_workers": True}], ids=str)
 def test_two_hundred_epochs_leave_nothing_behind(arguments):
     process = psutil.Process()

@@ -81,6 +81,7 @@ def no_noise():
                 os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_no_random_dataset_gets_a_different_sample():
     counts = {"hits": 0, "misses": 0, "datasets": 0}
     root = Path(tempfile.mkdtemp())

@@ -179,7 +179,7 @@ def test_draining_without_a_loader_says_so(session):
 
 def test_draining_takes_batches_from_the_loader_that_was_used_last(session, loader):
     list(loader)
-    seconds, trouble = replay.drain(session, seconds=0.2)
+    seconds, trouble = replay.drain(session, seconds=1.0)
     assert seconds and all(s > 0 for s in seconds) and not trouble
 
 

@@ -69,6 +69,7 @@ def test_the_steps_bar_says_each_phase(shown, html):
     assert any(text.startswith("with instant data loading: ") for text in found)
 
 
+@pytest.mark.slow
 def test_steps_under_a_part_of_the_plan_are_named_by_it(shown):
     assert "with cache = auto" in page(replace(shown, under={"cache": "auto"}))
     assert "with cache = auto" not in page(replace(shown, under=shown.tuning.settings))
@@ -179,6 +180,7 @@ def test_hostile_names_are_shown_and_do_nothing(name):
     assert "<script>alert" not in html and "</svg><script" not in html and "\x1b" not in html
 
 
+@pytest.mark.slow
 def test_a_page_of_very_many_steps_is_small_and_soon_written():
     seconds = [0.01 * (1 + 0.1 * ((n * 31) % 17) / 17) for n in range(100_000)]
     steps = tuple(Step(index=n, start=0.011 * n, seconds=s, marked=n % 2 == 1) for n, s in enumerate(seconds))
