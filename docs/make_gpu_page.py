@@ -1,7 +1,7 @@
 """Write what was measured on GPUs into docs/gpu.md, from benchmarks/results/gpu/.
 
 python docs/make_gpu_page.py           write the part of the page between its two marks
-python docs/make_gpu_page.py --check   say whether it is up to date, and exit with 1 if not
+python docs/make_gpu_page.py --check   check whether it is up to date; exit with 1 if not
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTHING = "**Nothing has been measured on a GPU yet.** Every figure in these pag
 
 
 def measured(results: Path = RESULTS) -> str:
-    """Markdown: a table for each device, a line for each item; or that there is none."""
+    """Markdown: a table for each device with a line for each item, or a note that there is none."""
     devices = sorted(results.glob("*/device.json"))
     return "\n".join("".join(table(path.parent)) for path in devices) or NOTHING
 
@@ -31,12 +31,12 @@ def table(folder: Path) -> Iterator[str]:
     device = read(folder / "device.json")
     memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
     yield f"### {device['device']}\n\n{memory}, torch {device['torch']}, Python {device['python']}.\n\n"
-    yield "| Item | Told |\n|---|---|\n"
+    yield "| Item | Result |\n|---|---|\n"
     for path in sorted(folder.glob("*/*.json")):
         result = read(path)
         name = f"{path.parent.name}/{path.name.removesuffix('.json').removesuffix('.failed')}"
-        told = f"failed: {result['failed']}" if "failed" in result else result.get("brief", "")
-        yield f"| {name} | {str(told).replace('|', '/')} |\n"
+        text = f"failed: {result['failed']}" if "failed" in result else result.get("brief", "")
+        yield f"| {name} | {str(text).replace('|', '/')} |\n"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def files() -> dict[Path, str]:
 
 
 def page(results: Path = RESULTS) -> str:
-    """The whole page with its measured part made anew."""
+    """The whole page with its measured part replaced."""
     return between(PAGE.read_text(encoding="utf-8"), BEGIN, END, measured(results))
 
 

@@ -1,9 +1,9 @@
 """Write docs/json.md from the source of the records.
 
     python docs/make_json_reference.py           write the page
-    python docs/make_json_reference.py --check   say whether it is up to date, and exit with 1 if not
+    python docs/make_json_reference.py --check   check whether it is up to date; exit with 1 if not
 
-A record's docstring and the comment behind each field are the page's text: they are written in one place only.
+The text of the page comes from the records' docstrings and the comment behind each field.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FILES = (
     ("The run", "run.py"),
     ("A few real steps", "timeline.py"),
     ("The machine", "machine.py"),
-    ("What is concluded", "diagnosis.py"),
-    ("What was tried", "tuning.py"),
+    ("The diagnosis", "diagnosis.py"),
+    ("The tuning run", "tuning.py"),
 )
 
 HEAD = """\
@@ -34,25 +34,25 @@ HEAD = """\
 
 <!-- Written by docs/make_json_reference.py from src/hasten/records; edit the docstrings and comments there. -->
 
-Every command but `hasten run` has `--json`: one object on standard output, and nothing else there; what the measured script prints goes elsewhere meanwhile.
+All commands except `run` accept `--json`: it prints one object, and nothing else, to standard output. The output of the measured script goes elsewhere.
 
-| verb | the object's keys |
+| command | keys of the object |
 |---|---|
 | `hasten diagnose` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
-| `hasten report` | the same; of a search `tuning` as well: a [Tuning](#tuning), and `followed`: a list of [Followed](#followed) |
-| `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; of `all` a list of such objects |
+| `hasten report` | the same; for a tuning run also `tuning`: a [Tuning](#tuning), and `followed`: a list of [Followed](#followed) |
+| `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; for `all` a list of such objects |
 | `hasten compare` | `comparison`: a [Comparison](#comparison) |
-| `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: the file that the plan is in |
+| `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: path of the plan |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 
-`.hasten/tunings/<id>/tuning.json` holds a Tuning, saved after every trial; `.hasten/followed.jsonl` a Followed in each line, one for each `hasten run`. `.hasten/runs/<id>/run.json` holds the Run alone. The diagnosis is drawn from it anew each time it is shown, so an old run profits from newer rules.
+`.hasten/tunings/<id>/tuning.json` contains a Tuning, saved after every trial; `.hasten/followed.jsonl` contains a Followed per line, one for each `hasten run`. `.hasten/runs/<id>/run.json` contains only the Run. The diagnosis is computed from it each time it is shown, so old runs benefit from newer rules.
 
-What holds for all of it:
+In all records:
 
-- Seconds, bytes and shares are plain numbers: seconds are not milliseconds, a share of 0.5 is 50 %.
+- Seconds, bytes and shares are plain numbers: seconds are not milliseconds, a share of 0.5 is 50%.
 - `null` is *not measured* or *not seen*; `0.0` is a measured zero.
-- **A field that has its default is left out.** The column *left out means* says what its absence stands for; *always there* marks the others.
-- Unknown fields are to be ignored: newer versions of hasten add some without a new `version`. A field that changes its meaning, or goes, raises `version`; hasten refuses to read a record newer than itself.
+- **A field that has its default is left out.** The column *default* gives its value; *required* marks fields that are always there.
+- Ignore unknown fields: newer versions of hasten add fields without a new `version`. If the meaning of a field changes, or a field is removed, `version` increases; hasten does not read records of a newer version.
 
 """
 
@@ -81,7 +81,7 @@ def _comments(source: str) -> dict[int, str]:
 
 
 def _records(source: str) -> list[ast.ClassDef]:
-    """The record classes of a file, those others are made of last."""
+    """The record classes of a file, those that others are made of last."""
     found = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return found[::-1]
 
@@ -89,13 +89,13 @@ def _records(source: str) -> list[ast.ClassDef]:
 def _fields(record: ast.ClassDef, comments: dict[int, str]) -> Iterator[tuple[str, str, str, str]]:
     for node in record.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            default = "always there" if node.value is None else f"`{_json(ast.unparse(node.value))}`"
+            default = "required" if node.value is None else f"`{_json(ast.unparse(node.value))}`"
             comment = comments.get(node.end_lineno or node.lineno, "")
             yield node.target.id, _kind(ast.unparse(node.annotation)), default, comment
 
 
 def _json(default: str) -> str:
-    """A default in JSON's words; a name stands for its value."""
+    """A default in JSON syntax; a name is replaced by its value."""
     known = {"None": "null", "True": "true", "False": "false", "()": "[]", "RECORD_VERSION": _version()}
     return known.get(default, default)
 
@@ -108,7 +108,7 @@ def _version() -> str:
 
 @functools.cache
 def _choices() -> dict[str, str]:
-    """What each name of a Literal stands for; a phase has a section of its own."""
+    """The values of each named Literal; phases have a separate section."""
     found: dict[str, str] = {"Phase": "[phase](#phases)"}
     for path in (*sorted(RECORDS.glob("*.py")), RECORDS.parent / "protocol.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -122,7 +122,7 @@ def _literal(annotation: str) -> str:
 
 
 def _kind(annotation: str) -> str:
-    """An annotation in JSON's words."""
+    """An annotation in JSON types."""
     annotation = re.sub(r"Literal\[[^\]]*\]", lambda found: _literal(found[0]), annotation)
     annotation = re.sub(r"\w+", lambda found: _choices().get(found[0], found[0]), annotation)
     words = annotation.replace(" | None", " or null").replace(", ...", "")
@@ -130,8 +130,11 @@ def _kind(annotation: str) -> str:
 
 
 def _section(record: ast.ClassDef, comments: dict[int, str]) -> str:
-    rows = [f"| `{name}` | {kind} | {default} | {says} |" for name, kind, default, says in _fields(record, comments)]
-    table = "\n".join(["| field | type | left out means | what it is |", "|---|---|---|---|", *rows])
+    rows = [
+        f"| `{name}` | {kind} | {default} | {description} |"
+        for name, kind, default, description in _fields(record, comments)
+    ]
+    table = "\n".join(["| field | type | default | description |", "|---|---|---|---|", *rows])
     return f"### {record.name}\n\n{ast.get_docstring(record) or ''}\n\n{table}\n\n"
 
 
@@ -146,9 +149,9 @@ def _phases() -> str:
     assert isinstance(literal, ast.Subscript) and isinstance(literal.slice, ast.Tuple)
     phases = literal.slice
     rows = [f"| `{ast.literal_eval(item)}` | {comments.get(item.lineno, '')} |" for item in phases.elts]
-    head = "The keys of `phases`, in the order in which a step meets them. A phase is exclusive: time in a nested "
+    head = "The keys of `phases`, in their usual order in a step. A phase is exclusive: time in a nested "
     head += "phase counts for the inner one only, so the phases and `unaccounted` sum to the step.\n\n"
-    return head + "\n".join(["| phase | what it is |", "|---|---|", *rows]) + "\n\n"
+    return head + "\n".join(["| phase | description |", "|---|---|", *rows]) + "\n\n"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Write what a page says of how each finding is known, from docs/bottlenecks.md.
+"""Write the page's explanations of how each finding is detected, from docs/bottlenecks.md.
 
     python docs/make_known.py           write src/hasten/reports/page/assets/known.json
-    python docs/make_known.py --check   say whether it is up to date, and exit with 1 if not
+    python docs/make_known.py --check   check whether it is up to date; exit with 1 if not
 
-A wheel carries no docs, and a page opens offline: so the paragraphs go with the package.
+A wheel contains no docs, and a page opens offline, so the paragraphs are part of the package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from generate import main
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "bottlenecks.md"
 KNOWN = ROOT / "src" / "hasten" / "reports" / "page" / "assets" / "known.json"
-MARK = "**How it is known.**"
+MARK = "**How it is detected.**"
 
 
 def files() -> dict[Path, str]:

@@ -92,7 +92,7 @@ def test_the_users_own_error_passes_untouched():
         _ = 1 / 0
     with pytest.raises(MeasurementError, match="without an error"):
         _ = run.record
-    assert "nothing is measured yet" in repr(run)
+    assert "nothing was measured yet" in repr(run)
 
 
 def test_a_block_without_steps_says_so():

@@ -117,7 +117,7 @@ def test_torn_or_foreign_bytes_are_refused_in_one_line(data):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
 def test_a_run_cut_off_anywhere_is_refused(share):
     data = to_json(small_run())
-    with pytest.raises(RecordError, match="torn"):
+    with pytest.raises(RecordError, match="corrupt"):
         from_json(Run, data[: int(share * len(data))])
 
 

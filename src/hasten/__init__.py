@@ -1,4 +1,4 @@
-"""hasten makes PyTorch training faster and proves it."""
+"""hasten makes PyTorch training faster and checks that the model stays as good."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    # Not before it is asked for: the command line does without torch.
+    # Imported lazily: the command line works without torch.
     if name in ("Loader", "pure"):
-        importlib.import_module("torch")  # first: at its end, fixes of a plan import what is imported below
+        importlib.import_module("torch")  # first: at the end of its import, a plan's fixes import the modules below
     if name == "Loader":
         from hasten.data.loader import Loader
 

@@ -1,10 +1,7 @@
-"""What this process group may use, by Linux control groups, versions 1 and 2.
+"""CPU and memory limits of Linux control groups (cgroups), versions 1 and 2. Without cgroups, every answer is None.
 
-In: the texts of /proc/<pid>/cgroup, /proc/self/mountinfo and the files of the cgroup folders. Out: cores,
-bytes and counters. Refuses to know what they are used for. Where there are no cgroups, every answer is None.
-
-A limit binds at any level, so every folder from the process's own up to the root is read and the tightest
-wins.
+A limit can be set at any level, so every folder from the process's own up to the root is read, and the tightest limit
+counts.
 """
 
 from __future__ import annotations
@@ -13,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# Version 1 says "no limit" with a number just below 2**63; no machine has an exbibyte.
+# Version 1 writes "no limit" as a number just below 2**63; no machine has an exbibyte.
 UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True)
 class CgroupFolders:
-    """Where a controller's files lie, from the process's own folder up to the root."""
+    """The folders of a controller, from the process's own up to the root."""
 
     version: int
     folders: tuple[Path, ...]
@@ -27,7 +24,7 @@ class CgroupFolders:
 
 @dataclass(frozen=True)
 class CgroupMemory:
-    """The memory that a cgroup leaves: its limit, and what of it is free or can be freed."""
+    """The memory of a cgroup in bytes: its limit, what is available, and the page cache."""
 
     limit: int
     available: int
@@ -37,7 +34,7 @@ class CgroupMemory:
 def find_folders(controller: str, *, cgroup: str, mountinfo: str) -> CgroupFolders | None:
     """Where `controller` ("cpu", "memory") is mounted for the process whose /proc/<pid>/cgroup is given."""
     paths = _paths_by_controller(cgroup)
-    # A hybrid system has version 2 mounted for bookkeeping while version 1 holds the controller.
+    # A hybrid system mounts version 2 for bookkeeping while version 1 has the controller.
     for version, key in ((1, controller), (2, "")):
         mount = _find_mount(version, controller, mountinfo)
         if key in paths and mount is not None:
@@ -69,7 +66,7 @@ def _find_mount(version: int, controller: str, mountinfo: str) -> tuple[str, str
 
 
 def _levels(path: str, root: str, mount: str) -> tuple[Path, ...]:
-    # In a container without a cgroup namespace the path is the host's, and the mount shows only its own part.
+    # In a container without a cgroup namespace, the path is the host's, but the mount shows only the container's part.
     inner = PurePosixPath(path)
     if root != "/" and inner.is_relative_to(root):
         inner = PurePosixPath("/") / inner.relative_to(root)
@@ -107,7 +104,7 @@ def _quota_of(folder: Path, version: int) -> float | None:
 
 
 def read_memory(found: CgroupFolders | None) -> CgroupMemory | None:
-    """What the tightest limit leaves; None without a limit."""
+    """The memory within the tightest limit; None without a limit."""
     if found is None:
         return None
     levels = [_memory_of(folder, found.version) for folder in found.folders]
@@ -129,19 +126,19 @@ def _memory_of(folder: Path, version: int) -> CgroupMemory | None:
         return None
     counters = parse_counters(_read(folder / "memory.stat") or "")
     prefix = "" if version == 2 else "total_"
-    # The kernel gives file pages back under pressure; shared memory is not among them.
+    # The kernel reclaims file pages under pressure, but not shared memory.
     cache = counters.get(f"{prefix}inactive_file", 0) + counters.get(f"{prefix}active_file", 0)
     return CgroupMemory(int(limit), max(0, int(limit) - used + cache), cache)
 
 
 def read_throttled_seconds(found: CgroupFolders | None) -> float | None:
-    """Core-seconds for which the quota held runnable threads back so far; None where it is not told."""
+    """Core-seconds that runnable threads were throttled so far; None if unknown."""
     if found is None:
         return None
-    # Each level counts only what its own quota did, so the levels add up.
+    # Each level counts only the throttling of its own quota, so the levels add up.
     levels = [parse_throttled(_read(folder / "cpu.stat") or "") for folder in found.folders]
-    told = [level for level in levels if level is not None]
-    return sum(told) if told else None
+    known = [level for level in levels if level is not None]
+    return sum(known) if known else None
 
 
 def parse_throttled(cpu_stat: str) -> float | None:
@@ -155,7 +152,7 @@ def parse_throttled(cpu_stat: str) -> float | None:
 
 
 def parse_counters(text: str) -> dict[str, int]:
-    """Lines of a name and a whole number; a colon after the name and a unit after the number are let pass."""
+    """Parse lines of a name and an integer; a colon after the name and a unit after the number are ignored."""
     counters: dict[str, int] = {}
     for line in text.splitlines():
         words = line.split()

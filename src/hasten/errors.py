@@ -1,8 +1,8 @@
-"""Every error a user can meet. The message is one line and says what to do next."""
+"""All errors that hasten raises for users. Each message is one line and says what to do next."""
 
 
 class HastenError(Exception):
-    """Something the user can mend: the command prints its message and exits with code 2."""
+    """Base class of errors that the user can fix: the command prints the message and exits with code 2."""
 
 
 class CommandError(HastenError, ValueError):
@@ -14,9 +14,9 @@ class NoStepError(HastenError, RuntimeError):
 
 
 class ScriptError(HastenError, RuntimeError):
-    """The script ended by itself with an error; its own exit code is handed on.
+    """The script failed; hasten exits with its exit code.
 
-    `exit_code` is what the script's process returned; minus the signal's number when a signal killed it.
+    `exit_code` is the exit code of the script's process, or minus the signal number if a signal killed it.
     """
 
     def __init__(self, message: str, *, exit_code: int) -> None:
@@ -25,48 +25,48 @@ class ScriptError(HastenError, RuntimeError):
 
 
 class RecordError(HastenError, ValueError):
-    """A saved run cannot be read: torn, foreign, or written by a newer hasten."""
+    """A saved run cannot be read: it is corrupt, not a hasten record, or written by a newer version."""
 
 
 class DataError(HastenError, ValueError):
-    """A folder of training data is not what a workload needs."""
+    """A folder does not contain the data that a workload needs."""
 
 
 class DirectoryError(HastenError, OSError):
-    """A directory that hasten has to write to cannot be written."""
+    """A directory that hasten must write to is not writable."""
 
 
 class WorkerDiedError(HastenError, RuntimeError):
-    """A worker process of a Loader ended before its work was done."""
+    """A worker process of a Loader died."""
 
 
 class StateError(HastenError, ValueError):
-    """A Loader cannot go on from this state: it is of another loader, or torn."""
+    """A Loader cannot resume from this state: it is corrupt or from a different loader."""
 
 
 class SampleRateError(HastenError, RuntimeError):
-    """More samples could not be made than a Loader may replace."""
+    """More samples failed than a Loader is allowed to replace."""
 
 
 class ImageModeError(HastenError, ValueError):
-    """An image has a mode that only Pillow can hold."""
+    """An image has a mode that only Pillow supports."""
 
 
 class BudgetError(HastenError, ValueError):
-    """A cache's budget cannot be understood."""
+    """A cache size is invalid."""
 
 
 class DeviceError(HastenError, RuntimeError):
-    """A Loader is to bring its batches to a device that is not there."""
+    """The device of a Loader is not available."""
 
 
 class PlanError(HastenError, ValueError):
-    """A plan, or a setting given beside it, cannot be used as it is written."""
+    """A plan, or a setting that was added to it, is invalid."""
 
 
 class MeasurementError(HastenError, RuntimeError):
-    """A measured block has nothing to show yet."""
+    """A measured block has no result yet."""
 
 
 class ResumeError(HastenError, ValueError):
-    """There is no search to go on with, or it was of another command."""
+    """There is no tuning run to resume, or it was of a different command."""

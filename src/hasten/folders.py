@@ -1,7 +1,4 @@
-"""hasten's folder in the user's cache folder, and folders that nobody else can look into.
-
-In: the environment. Out: paths. Refuses to make anything in the working directory.
-"""
+"""hasten's cache folder, and checks that a folder is private."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$HASTEN_CACHE, or else `hasten` in the platform's cache folder. Raises RuntimeError where there is no home folder."""
+    """$HASTEN_CACHE, or `hasten` in the platform's cache folder. Raises RuntimeError without a home folder."""
     if chosen := os.environ.get("HASTEN_CACHE"):
         return Path(chosen).expanduser()
     return user_cache() / "hasten"
 
 
 def user_cache() -> Path:
-    """The platform's cache folder. Raises RuntimeError where there is no home folder."""
+    """The platform's cache folder. Raises RuntimeError without a home folder."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -28,7 +25,7 @@ def user_cache() -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Whether a file or folder, no link, is this user's, and nobody else can write to it."""
+    """Whether a file or folder is not a symbolic link, belongs to this user, and is writable by nobody else."""
     status = os.lstat(path)
     if os.name != "posix":
         return True

@@ -1,8 +1,4 @@
-"""`with hasten.measure() as run:` round a training loop, in a notebook's cell or anywhere else.
-
-In: a block of code that trains. Out: what was measured, which shows itself as a page in Jupyter and as a card elsewhere.
-Refuses to change how the block trains.
-"""
+"""`hasten.measure()`: measure a training loop in a `with` block, in a notebook or anywhere else."""
 
 from __future__ import annotations
 
@@ -18,11 +14,11 @@ if TYPE_CHECKING:
     from hasten.measurement.here import Here
     from hasten.records import Diagnosis, Finding, Phase, Run
 
-PENDING = "nothing is measured yet: leave the `with` block first, and without an error"
+PENDING = "nothing was measured yet: the `with` block must end first, without an error"
 
 
 class Measured:
-    """A block that is measured, and what was found when it has ended."""
+    """A measured `with` block, and its results after it has ended."""
 
     def __init__(self) -> None:
         self._here: Here | None = None
@@ -44,7 +40,7 @@ class Measured:
 
     @property
     def record(self) -> Run:
-        """The Run. Raises MeasurementError before the block has ended."""
+        """The measured `Run`. Raises MeasurementError before the block has ended."""
         run = self._here.run if self._here is not None else None
         if run is None:
             raise MeasurementError(PENDING)
@@ -52,7 +48,7 @@ class Measured:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What is concluded from it: verdict, breakdown, ceiling, findings."""
+        """The conclusions: verdict, breakdown, ceiling, findings."""
         from hasten.diagnosis.diagnose import diagnose
 
         if self._diagnosis is None:
@@ -61,11 +57,11 @@ class Measured:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What slows the loop down, costliest first. All are estimated: nothing was run a second time."""
+        """What slows the loop down, costliest first. All are estimates, because nothing was run a second time."""
         return self.diagnosis.findings
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a step: start and length in seconds, samples, and the seconds of each phase."""
+        """A DataFrame with one row per step: start and duration in seconds, samples, and the seconds of each phase."""
         from hasten.reports.steps_table import COLUMNS, rows_of
 
         try:
@@ -102,7 +98,7 @@ def _phases(run: Run) -> list[Phase]:
 def measure() -> Measured:
     """Measure the training loop in a `with` block of this process.
 
-    Steps are seen by their optimizer; loaders, forward, backward and the rest are marked in every other stretch of
-    steps. When the block ends, nothing of hasten is left in torch. Raises NoStepError where no step was made in it.
+    Steps are detected by their optimizer. Loaders, forward, backward and the other phases are marked in every other segment
+    of steps. When the block ends, all hooks are removed from PyTorch. Raises NoStepError if the block contains no step.
     """
     return Measured()

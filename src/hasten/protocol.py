@@ -40,7 +40,7 @@ EndedBy = Literal["hasten", "script", "out of memory"]  # what ended a process; 
 
 Phase = Literal[
     "data_wait",  # blocked in next(loader)
-    "epoch_start",  # making the loader's iterator (worker start) and its first batch
+    "epoch_start",  # creating the loader's iterator (worker start) and its first batch
     "copy",  # host-to-device copies made by the script
     "forward",  # root modules
     "loss",  # from the end of the root forward to the start of backward
@@ -49,11 +49,11 @@ Phase = Literal[
     "zero_grad",
     "sync",  # .item(), .cpu(), .numpy(), .tolist(), float(tensor), printing a tensor
     "logging",  # print, logging, experiment trackers, progress bars
-    "validation",  # everything between the first and the last event of a validation
+    "validation",  # everything from the first to the last event of a validation
     "checkpoint",  # saving
-    "script",  # the script's own lines outside every phase above, known by sampling
+    "script",  # the script's own code outside every phase above, from sampling
 ]
-"""The phases of a step on the host, in the order in which a step meets them.
+"""The phases of a step on the host, in their usual order.
 
 A phase is exclusive: time in a nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
 """

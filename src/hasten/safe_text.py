@@ -1,8 +1,4 @@
-"""Text from elsewhere, made safe to show and to keep: no control characters, no secrets.
-
-In: text that a script, a record or a plan holds. Out: the same to read, and harmless. Refuses to guess what a value is: an
-option's name says whether it is a secret.
-"""
+"""Make text from scripts, records and plans safe to show and to save: no control characters, no secrets."""
 
 from __future__ import annotations
 
@@ -18,27 +14,27 @@ _SECRET = re.compile(
 
 
 def legible(text: str, *, keep: str = "") -> str:
-    """The text without what controls a terminal, a page or a chart, but for the characters to `keep`.
+    """The text without control characters, except those in `keep`.
 
-    Each becomes a space; bytes that are no text become escapes.
+    Each becomes a space; bytes that are not valid text become escapes.
     """
     shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(c if c.isprintable() or c in keep else " " for c in shown)
 
 
 def redacted(words: Sequence[str]) -> tuple[str, ...]:
-    """A command's words, without the values of options that are named like secrets."""
-    told: list[str] = []
+    """A command line without the values of options whose names look like secrets."""
+    result: list[str] = []
     follows = False  # the word is the value of a secret option
     for word in words:
         name, equals, value = word.partition("=")
         if follows and not word.startswith("--"):
-            told.append(HIDDEN)
+            result.append(HIDDEN)
             follows = False
         elif equals and value and _SECRET.search(name):
-            told.append(f"{name}={HIDDEN}")
+            result.append(f"{name}={HIDDEN}")
             follows = False
         else:
-            told.append(word)
+            result.append(word)
             follows = word.startswith("-") and not equals and _SECRET.search(word) is not None
-    return tuple(told)
+    return tuple(result)

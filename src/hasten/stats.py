@@ -1,7 +1,4 @@
-"""How large, and how sure? Pure functions on floats.
-
-In: step times. Out: estimates with 95% intervals. Refuses to know what the numbers are of.
-"""
+"""Estimates with 95% intervals: means, ratios and paired speedups."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ def _quantile(freedom: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean with its 95% interval by Student's t. One value: an interval of any width, so (0, infinity).
+    """Mean with its 95% interval by Student's t; (0, infinity) for a single value.
 
-    Give means of segments, not single steps: neighbouring steps are not independent.
+    Pass means of segments, not single steps: neighboring steps are not independent.
     """
     mean = statistics.fmean(values)
     if len(values) < 2:
@@ -45,7 +42,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 
 
 def half_width(values: Sequence[float], *, at: int) -> float:
-    """Half of that interval if there were `at` values that spread as these do; two of them at the least."""
+    """Half the width of that interval for `at` values with the standard deviation of these (at least two)."""
     return _quantile(at - 1) * statistics.stdev(values) / at**0.5
 
 
@@ -54,10 +51,10 @@ def ratio_interval(
 ) -> Estimate:
     """Ratio of the medians, candidate / baseline, with a 95% percentile-bootstrap interval.
 
-    Medians of segments, so that a stall of the machine in one segment does not decide. Both sides are resampled
+    Medians of segments are used so that a stall of the machine in one segment has little effect. Both sides are resampled
     independently (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), and the interval is
-    widened by the ratio of Student's t to the normal quantile, for the percentile interval of few values is too
-    narrow (Hesterberg, The American Statistician 69, 2015). Raises ValueError when a side is empty.
+    widened by the ratio of Student's t to the normal quantile, because the percentile interval of few values is too
+    narrow (Hesterberg, The American Statistician 69, 2015). Raises ValueError if a side is empty.
     """
     if not candidate or not baseline:
         raise ValueError("a ratio needs values on both sides")
@@ -77,21 +74,21 @@ def ratio_interval(
     return Estimate(value, max(0.0, low), high)
 
 
-# Looks at a growing number of pairs, and Student's t of each. Of 5% in all the first look may err in 2%, the second in 1%,
-# the others in 0.5 % each: most trials end early, and what is spent late would widen the interval of those.
+# Number of pairs at each look, and the quantile of Student's t. Of the total error of 5%, the first look gets 2%, the second
+# 1% and the others 0.5% each: most trials end early, and error spent late would widen the intervals of those.
 LOOKS = {3: 6.965, 4: 5.841, 6: 4.773, 8: 4.029, 12: 3.497, 16: 3.286}
 
 
 def paired_speedup(baseline: Sequence[float], candidate: Sequence[float], *, looks: bool = True) -> Estimate:
-    """Baseline / candidate, from pairs measured next to each other, with an interval that may be looked at repeatedly.
+    """Baseline / candidate, from pairs measured next to each other, with an interval that is valid at repeated looks.
 
-    The geometric mean of the pairs' ratios. Pairs, because what drifts falls on both of a pair; logarithms, because
-    times are skewed and a ratio is; Student's t on them, because there are few. The interval is a repeated confidence
+    The geometric mean of the pairs' ratios. Pairs, because drift affects both of a pair; logarithms, because times and
+    ratios are skewed; Student's t, because there are few pairs. The interval is a repeated confidence
     interval (Jennison and Turnbull, Journal of the Royal Statistical Society B 51, 1989): its 5% are divided among the
-    looks in `LOOKS`, so that stopping at whichever look is clear errs in no more than 5% of all trials. With a number
-    of pairs between two looks the quantile is that of the look before. Fewer than three pairs: an interval of any width.
-    Without `looks`, where the number of pairs was settled beforehand: the ordinary interval, from two pairs on. Raises
-    ValueError when the sides are not of one length, or empty.
+    looks in `LOOKS`, so that stopping at any clear look is wrong in at most 5% of all trials. Between two looks, the
+    quantile is that of the look before. With fewer than three pairs the interval is (0, infinity).
+    Without `looks`, for a number of pairs that was fixed in advance: the ordinary interval, from two pairs on. Raises
+    ValueError if the sides are empty or of different lengths.
     """
     if len(baseline) != len(candidate) or not baseline:
         raise ValueError("pairs need both sides")
@@ -105,7 +102,7 @@ def paired_speedup(baseline: Sequence[float], candidate: Sequence[float], *, loo
 
 
 def typical_size(sizes: Iterable[int | None]) -> float | None:
-    """Mean size; None where one is not known, or all are the same, so that there is nothing to correct."""
+    """Mean size; None if a size is unknown, or if all are the same and there is nothing to correct."""
     known = list(sizes)
     if None in known or len({*known}) < 2:
         return None
@@ -113,7 +110,7 @@ def typical_size(sizes: Iterable[int | None]) -> float | None:
 
 
 def mean_at_size(seconds: Sequence[float], sizes: Sequence[int | None], *, typical: float | None) -> float:
-    """Mean seconds; where sizes differ, those of the typical size at the pace that was seen. Raises on no values."""
+    """Mean seconds, corrected to the typical size if sizes differ. Raises on no values."""
     whole = sum(size or 0 for size in sizes)
     return sum(seconds) / whole * typical if typical is not None and whole else statistics.fmean(seconds)
 

@@ -88,7 +88,7 @@ def test_a_cold_rate_is_given_only_when_the_pages_were_gone(tmp_path, monkeypatc
     monkeypatch.setattr(disk, "resident_share", lambda handle, *, size: 1.0)
     kept = measure_disk(str(tmp_path), max_bytes=8 << 20, clock=ticking())
     assert (kept.sequential_bytes_per_second, kept.random_bytes_per_second) == (None, None)
-    assert "kept the file in memory" in kept.note
+    assert "did not drop the file" in kept.note
 
 
 def test_a_system_without_a_way_to_drop_pages_says_so(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_folder_in_memory_is_not_measured_as_a_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "find_disk", lambda folder: ("tmpfs", "memory"))
     found = measure_disk(str(tmp_path))
     assert (found.file_bytes, found.sequential_bytes_per_second) == (0, None)
-    assert "lies in memory" in found.note
+    assert "is in memory" in found.note
 
 
 def test_a_folder_that_cannot_be_written_is_told_without_rates(tmp_path, monkeypatch):
@@ -114,13 +114,13 @@ def test_a_folder_that_cannot_be_written_is_told_without_rates(tmp_path, monkeyp
     monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
     found = measure_disk(str(tmp_path))
     assert (found.kind, found.sequential_bytes_per_second, found.file_bytes) == ("ssd", None, 0)
-    assert "cannot be written" in found.note
+    assert "not writable" in found.note
 
 
 def test_a_full_disk_is_not_filled_further(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "find_disk", lambda folder: ("ext4", "ssd"))
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: _Usage())
-    assert "too little space" in measure_disk(str(tmp_path)).note
+    assert "not enough free space" in measure_disk(str(tmp_path)).note
 
 
 class _Usage:
@@ -128,7 +128,7 @@ class _Usage:
 
 
 def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(DirectoryError, match=r"there is no folder .*absent; name one that exists"):
+    with pytest.raises(DirectoryError, match=r"no such folder: .*absent; pass one that exists"):
         measure_disk(str(tmp_path / "absent"))
 
 

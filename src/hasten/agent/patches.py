@@ -1,7 +1,4 @@
-"""Replace functions of other packages, and put every one of them back.
-
-In: an owner, a name and a replacement. Out: nothing is left when `undo` returns. Refuses to know what is replaced.
-"""
+"""Replace functions of other packages, and restore every one of them."""
 
 from __future__ import annotations
 
@@ -17,19 +14,19 @@ _ABSENT = object()
 
 
 class Patches:
-    """A stack of replacements that can be taken off again."""
+    """A stack of replacements that can be undone."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self._finder: _Finder | None = None
 
     def set(self, owner: object, name: str, replacement: object) -> None:
-        """Set an attribute; on undo it is what it was, or is gone again where it was inherited."""
+        """Set an attribute. Undo restores its value, or removes it if it was inherited."""
         space = cast("dict[str, object]", getattr(owner, "__dict__", {}))
         before = space.get(name, _ABSENT)
 
-        def back() -> None:
-            # Somebody may have patched on top of ours; theirs must stay.
+        def restore() -> None:
+            # Other code may have patched it since; that patch must stay.
             if cast("dict[str, object]", owner.__dict__).get(name) is not replacement:
                 return
             if before is _ABSENT:
@@ -38,10 +35,10 @@ class Patches:
                 setattr(owner, name, before)
 
         setattr(owner, name, replacement)
-        self._undo.append(back)
+        self._undo.append(restore)
 
     def wrap(self, owner: object, name: str, make: Callable[[Callable[..., object]], object]) -> bool:
-        """Replace a function by `make(function)`; False when the owner has no such function."""
+        """Replace a function with `make(function)`; return False if the owner has no such function."""
         original = getattr(owner, name, None)
         if not callable(original):
             return False
@@ -49,11 +46,11 @@ class Patches:
         return True
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Have `action` called when everything is taken off again."""
+        """Call `action` on undo."""
         self._undo.append(action)
 
     def after_import(self, module: str, action: Callable[[ModuleType], object]) -> None:
-        """Call `action(module)` once the module is imported: now, if it already is."""
+        """Call `action(module)` after the module is imported, or now if it already is."""
         loaded = sys.modules.get(module)
         if loaded is not None and getattr(getattr(loaded, "__spec__", None), "_initializing", False) is False:
             _quietly(action, loaded)
@@ -65,7 +62,7 @@ class Patches:
         self._finder.actions.setdefault(module, []).append(action)
 
     def undo(self) -> None:
-        """Take everything off, last first."""
+        """Undo everything, last first."""
         while self._undo:
             self._undo.pop()()
         self._finder = None
@@ -75,21 +72,21 @@ def _quietly(action: Callable[[ModuleType], object], module: ModuleType) -> None
     try:
         action(module)
     except Exception as error:
-        warn(f"cannot see into {module.__name__} ({error!r})")
+        warn(f"cannot instrument {module.__name__} ({error!r})")
 
 
 _warned: set[str] = set()
 
 
 def warn(message: str) -> None:
-    """Say once, on standard error, that something of hasten's stands aside; the script goes on."""
+    """Print a warning of hasten to standard error, once; the script continues."""
     if message not in _warned:
         _warned.add(message)
         sys.stderr.write(f"hasten: {message}\n")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find, and has our actions run after the module has."""
+    """Uses the other finders to find a module, and runs the actions after the module has been executed."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Callable[[ModuleType], object]]] = {}
@@ -112,7 +109,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            # The loader gets its own method back before anyone else looks at it; another finder may have put its on top.
+            # Restore the loader's own method before other code sees it, unless another finder has replaced it since.
             if loader.__dict__.get("exec_module") is exec_module:
                 delattr(loader, "exec_module")
             for action in self.actions.pop(fullname, []):

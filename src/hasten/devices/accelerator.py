@@ -1,9 +1,7 @@
-"""The accelerator that this torch is built for, through what all of them offer: CUDA and ROCm, XPU, MPS, and others.
+"""The accelerator that this torch is built for, through the API that all of them share: CUDA and ROCm, XPU, MPS, and others.
 
-In: nothing. Out: its name, whether it is in use, streams, events, memory and random states. Refuses to be the first to
-touch the device, and to know what CUDA alone has: that is in `cuda.py`.
-
-Only what torch 2.6 has is used: `torch.accelerator` for streams and devices, the device's own module for the rest.
+It never initializes the device itself. What only CUDA has is in `cuda.py`. Only the API of torch 2.6 is used:
+`torch.accelerator` for streams and devices, the device's own module for the rest.
 """
 
 from __future__ import annotations
@@ -24,23 +22,23 @@ def built_for() -> str | None:
         return "cuda"
     try:
         found = torch.accelerator.current_accelerator()
-    except RuntimeError:  # torch 2.6, where there is none
+    except RuntimeError:  # torch 2.6, without an accelerator
         return None
     return None if found is None or found.type == "cpu" else found.type
 
 
 def is_available(device: str | torch.device | None = None) -> bool:
-    """Whether there is an accelerator that torch can use; `device`: one of that type. Initializes no CUDA device."""
+    """Whether torch can use an accelerator, or one of type `device`. Initializes no CUDA device."""
     kind = built_for()
     if kind is None or (device is not None and torch.device(device).type != kind):
         return False
-    if kind == "cuda":  # counted by the driver's management library, which initializes nothing
+    if kind == "cuda":  # counted with NVML, which initializes nothing
         return torch.cuda.device_count() > 0
     return bool(torch.accelerator.is_available())
 
 
 def is_in_use() -> bool:
-    """Whether this process has begun to use the accelerator."""
+    """Whether this process has initialized the accelerator."""
     kind = built_for()
     if kind is None:
         return False
@@ -50,50 +48,50 @@ def is_in_use() -> bool:
 
 
 def new_event(*, timed: bool = False) -> torch.Event:
-    """An event, not recorded yet; `timed`: of two of them the device tells what lay between."""
+    """A new event that is not recorded yet. Two `timed` events give the time between them."""
     return torch.Event(torch.device(str(built_for())), enable_timing=timed)
 
 
 def new_stream(device: torch.device) -> torch.Stream:
-    """A stream besides the one that the script computes on."""
+    """A new stream, in addition to the script's."""
     return torch.Stream(device)
 
 
 def current_stream(device: torch.device) -> torch.Stream:
-    """The stream that operators of this thread go to."""
+    """The current stream of this thread."""
     return torch.accelerator.current_stream(device)
 
 
 def on_stream(stream: torch.Stream) -> contextlib.AbstractContextManager[Any]:
-    """Operators of this thread go to `stream`; afterwards stream and device are what they were."""
+    """A context manager that makes `stream` the current stream of this thread, and restores stream and device."""
     return torch.get_device_module(stream.device).stream(stream)
 
 
 def has_streams(device: torch.device) -> bool:
-    """Whether copies to the device can go on beside what it computes; on MPS host and device share their memory."""
+    """Whether copies to the device can overlap with computation. On MPS, host and device share memory."""
     return device.type != "mps" and hasattr(torch.get_device_module(device), "stream")
 
 
 def wait() -> None:
-    """Wait until the current device has done all that it was asked for."""
+    """Synchronize the current device."""
     torch.accelerator.synchronize()
 
 
 def memory_in_use() -> int:
-    """Bytes of the current device that live tensors take."""
+    """Bytes of the current device that are used by live tensors."""
     module = torch.get_device_module(built_for())
     return int((getattr(module, "memory_allocated", None) or module.current_allocated_memory)())
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of the device that are free, by its driver; on MPS the rest of what it recommends to use."""
+    """Free bytes of the device, from its driver; on MPS the rest of the recommended maximum."""
     module = torch.get_device_module(device)
     ask = getattr(module, "mem_get_info", None)
     return int(ask(device)[0] if ask is not None else module.recommended_max_memory() - memory_in_use())
 
 
 def share_in_use() -> float:
-    """Share of the current device's memory that is not free, 0..1; on MPS of what it recommends to use."""
+    """Share of the current device's memory in use, 0..1; on MPS of the recommended maximum."""
     module = torch.get_device_module(built_for())
     ask = getattr(module, "mem_get_info", None)
     if ask is None:
@@ -103,7 +101,7 @@ def share_in_use() -> float:
 
 
 def give_back_memory() -> None:
-    """Give what torch's allocator keeps for later back to the device; nothing where the device was never used."""
+    """Release the memory that torch's allocator caches; does nothing if the device was never used."""
     if is_in_use():
         torch.get_device_module(built_for()).empty_cache()
 
@@ -116,14 +114,14 @@ def cache_holders() -> list[Any]:
 
 
 def random_states() -> dict[int, torch.Tensor]:
-    """The state of each device's random generator, by its number; none where the device was never used."""
+    """The random state of each device by its index; empty if the device was never used."""
     if not is_in_use():
         return {}
     return {number: _random_state(number) for number in range(torch.accelerator.device_count())}
 
 
 def random_state() -> dict[int, torch.Tensor]:
-    """The same of the current device alone."""
+    """The random state of the current device by its index; empty if the device was never used."""
     if not is_in_use():
         return {}
     number = torch.accelerator.current_device_index()
@@ -131,7 +129,7 @@ def random_state() -> dict[int, torch.Tensor]:
 
 
 def set_random_states(states: Mapping[int, torch.Tensor]) -> None:
-    """Put them back."""
+    """Restore random states, by device index."""
     for number, state in states.items():
         torch.get_device_module(built_for()).set_rng_state(state, *_numbered(number))
 
@@ -141,6 +139,6 @@ def _random_state(number: int) -> torch.Tensor:
 
 
 def _numbered(number: int) -> tuple[torch.device, ...]:
-    """The argument that names a device; MPS has one and takes none."""
+    """The device argument of the random-state functions; MPS has one device and takes no argument."""
     kind = str(built_for())
     return () if kind == "mps" else (torch.device(kind, number),)

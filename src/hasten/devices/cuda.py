@@ -1,7 +1,4 @@
-"""What CUDA alone has: cuDNN, TF32, page-locked memory, warnings of waits, captured graphs. ROCm has most of it too.
-
-In: settings. Out: what they were, or how to undo them. Refuses other devices: each function says what it is without CUDA.
-"""
+"""What only CUDA has: cuDNN, TF32, page-locked memory, synchronization warnings, graphs. ROCm has most of it too."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from hasten.devices import accelerator
 
 TF32_FROM = (8, 0)  # the compute capability of Ampere
 WAIT = "synchronizing CUDA operation"  # in torch's warning
-PROTOTYPE = "Synchronization debug mode is a prototype"  # said once, of the look itself
+PROTOTYPE = "Synchronization debug mode is a prototype"  # a warning that is shown once, about the debug mode itself
 
 
 def is_in_use() -> bool:
-    """Whether this process has begun to use a CUDA device."""
+    """Whether this process has initialized a CUDA device."""
     return torch.cuda.is_initialized()
 
 
 def is_available() -> bool:
-    """Whether torch can use a CUDA device. Initializes none."""
+    """Whether torch can use a CUDA device, without initializing one."""
     return accelerator.is_available("cuda")
 
 
@@ -36,23 +33,23 @@ def has_tf32() -> bool:
 
 
 def has_bf16() -> bool:
-    """Whether the current device has units for bfloat16; emulation does not count."""
+    """Whether the current device computes bfloat16 in hardware; emulation does not count."""
     return is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def allows_tf32() -> bool:
-    """Whether matrix products of float32 may be made in TF32."""
+    """Whether float32 matrix products may use TF32."""
     matmul: Any = torch.backends.cuda.matmul
     try:
         return bool(matmul.allow_tf32)
-    except RuntimeError:  # the script uses the settings of torch 2.9, and torch refuses to tell by the older ones
+    except RuntimeError:  # the script uses the settings of torch 2.9, so torch rejects the older ones
         return matmul.fp32_precision == "tf32"
 
 
 def allow_tf32() -> Callable[[], None]:
-    """Make float32 products in TF32 from now on; what undoes it.
+    """Use TF32 for float32 products from now on; returns the function that undoes it.
 
-    By the older settings unless the script has used the newer: where both are mixed, torch raises at the next reading.
+    Uses the older settings unless the script has used the newer ones: torch raises an error if both are mixed.
     """
     places: list[tuple[Any, str, object]] = [
         (torch.backends.cuda.matmul, "allow_tf32", True),
@@ -76,39 +73,39 @@ def allow_tf32() -> Callable[[], None]:
 
 
 def autotunes() -> bool:
-    """Whether cuDNN tries its algorithms on each new shape."""
+    """Whether cuDNN autotuning is on."""
     return bool(torch.backends.cudnn.benchmark)
 
 
 def autotune(on: bool) -> Callable[[], None]:
-    """Have cuDNN try its algorithms on each new shape and keep the fastest, or not; what undoes it."""
+    """Switch cuDNN autotuning on or off; returns the function that undoes it."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = on
     return lambda: setattr(torch.backends.cudnn, "benchmark", before)
 
 
 def is_capturing() -> bool:
-    """Whether operators of this thread go into a graph now, not to the device."""
+    """Whether operators of this thread are being captured into a graph."""
     return is_in_use() and torch.cuda.is_current_stream_capturing()
 
 
 def memory_requests() -> int | None:
-    """How often torch's allocator has asked the driver for memory; None where no CUDA device is in use."""
+    """How often torch's allocator has requested memory from the driver; None if no CUDA device is in use."""
     if not is_in_use():
         return None
     return int(torch.cuda.memory_stats().get("num_device_alloc", 0))
 
 
 def pin(address: int, size: int) -> Callable[[], object] | None:
-    """Lock host memory in place, for the device to copy from; what undoes it. None where that cannot be done.
+    """Pin host memory, so that the device can copy from it. Returns the function that undoes it, or None on failure.
 
     Args:
-        address: of its first byte, at a page's beginning.
+        address: of the first byte, aligned to a page.
         size: in bytes.
     """
     runtime: Any = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(address, size, 0)) != 0:
-        # CUDA remembers the failure, and torch would raise it at the script's next operator: it is raised here.
+        # CUDA keeps the failure, and torch would raise it in the script's next operator: raise it here instead.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda").add_(1)
         return None
@@ -116,15 +113,15 @@ def pin(address: int, size: int) -> Callable[[], object] | None:
 
 
 class WaitWatch:
-    """PyTorch's own warnings of operations that make the host wait for the GPU, for one short stretch."""
+    """Listens to PyTorch's warnings about operations that make the host wait for the GPU, for a short time."""
 
     def __init__(self, found: Callable[[], object]) -> None:
-        """`found` is called at each such operation, from the thread and stack that made it."""
+        """`found` is called for each such operation, from its thread and stack."""
         self._found = found
         self._undo: Callable[[], None] | None = None
 
     def on(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         shown, filters, mode = warnings.showwarning, list(warnings.filters), torch.cuda.get_sync_debug_mode()
 
         def showwarning(message: object, *arguments: object, **settings: object) -> None:
@@ -145,7 +142,7 @@ class WaitWatch:
         self._undo = undo
 
     def off(self) -> None:
-        """Leave everything as it was; harmless where it was never begun."""
+        """Stop listening and restore all settings; does nothing if it was not started."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()

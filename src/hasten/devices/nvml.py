@@ -1,7 +1,7 @@
-"""NVIDIA devices as their driver's management library (NVML) tells them.
+"""NVIDIA devices, from the driver's management library (NVML).
 
-In: nothing. Out: Devices and DeviceSamples. Refuses to know torch, and to fail: without a driver there are no
-devices, and a figure that a device does not tell (on a laptop, a MIG slice, a container) is None.
+It never fails: without a driver there are no devices, and a value that a device does not report (on a laptop, a MIG slice, in
+a container) is None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """The NVIDIA driver at rest. `problem` is NVML's own words when it is installed but cannot work."""
+    """The NVIDIA driver. `problem` is NVML's message if it is installed but does not work."""
 
     version: str | None = None
     cuda: str | None = None
@@ -26,7 +26,7 @@ class DriverFacts:
 
 
 class Nvml:
-    """An open NVML session; `close` it. Without a driver it is open on no device."""
+    """An open NVML session, to be closed with `close`. Without a driver it has no devices."""
 
     def __init__(self) -> None:
         self.driver = DriverFacts()
@@ -53,7 +53,7 @@ class Nvml:
         )
 
     def devices(self) -> tuple[Device, ...]:
-        """Every device the driver shows, whether or not CUDA_VISIBLE_DEVICES hides it from torch."""
+        """All devices of the driver, even if CUDA_VISIBLE_DEVICES hides them from torch."""
         nvml = self._nvml
         if nvml is None:
             return ()
@@ -70,10 +70,10 @@ class Nvml:
         )
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Every device now.
+        """A sample of every device.
 
-        The driver takes 20 ms for one direction of PCIe traffic, so one device is asked at each call and the
-        others keep their last figure.
+        Reading PCIe traffic takes the driver 20 ms per direction, so each call reads it for one device, and the
+        others keep their last value.
         """
         nvml = self._nvml
         if nvml is None or not self._handles:
@@ -102,23 +102,23 @@ class Nvml:
 
         return ask(nvml.NVML_PCIE_UTIL_RX_BYTES), ask(nvml.NVML_PCIE_UTIL_TX_BYTES)
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer | None:
+    def _ask(self, query: Callable[[], Answer]) -> Answer | None:
         import pynvml
 
         try:
-            return question()
+            return query()
         except (pynvml.NVMLError, OSError, AttributeError):
-            return None  # not told on this device, or the binding is too old to ask
+            return None  # not reported by this device, or not supported by this version of pynvml
 
     def close(self) -> None:
-        """End the session; harmless when there is none, or twice."""
+        """End the session; does nothing if it is already closed."""
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
             self._ask(nvml.nvmlShutdown)
 
 
 def _problem(error: Exception, nvml: ModuleType) -> str | None:
-    # No library means no driver: nothing is wrong, there is no NVIDIA GPU to speak of.
+    # No library means no driver, which is not a problem: there is no NVIDIA GPU.
     absent = getattr(nvml, "NVMLError_LibraryNotFound", None)
     return None if absent is not None and isinstance(error, absent) else str(error)
 

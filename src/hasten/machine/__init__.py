@@ -1,1 +1,1 @@
-"""The machine: what it is, and what it does while a run goes on."""
+"""The machine: its hardware and software, and its resource use over time."""

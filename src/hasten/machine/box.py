@@ -1,4 +1,4 @@
-"""The whole machine's CPU time and memory, as seen from inside the process's control group."""
+"""CPU time and memory of the whole machine, within the limits of the process's cgroup."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hasten.cgroup import CgroupFolders, read_memory, read_throttled_seconds
 
 @dataclass(frozen=True)
 class BoxCounters:
-    """Core-seconds since the machine started, and bytes now. None: unknown."""
+    """Core-seconds since the machine started, and current bytes. None: unknown."""
 
     busy_seconds: float
     stolen_seconds: float | None  # by the hypervisor
-    throttled_seconds: float | None  # by the control group's quota
+    throttled_seconds: float | None  # by the cgroup's quota
     available_bytes: int
     page_cache_bytes: int | None
     swap_used_bytes: int
 
 
 def read_box(cpu_group: CgroupFolders | None, memory_group: CgroupFolders | None) -> BoxCounters:
-    """The counters now."""
+    """The current counters."""
     times, memory, limit = psutil.cpu_times(), psutil.virtual_memory(), read_memory(memory_group)
     cached = getattr(memory, "cached", None)
     return BoxCounters(
@@ -30,12 +30,12 @@ def read_box(cpu_group: CgroupFolders | None, memory_group: CgroupFolders | None
         stolen_seconds=getattr(times, "steal", None),
         throttled_seconds=read_throttled_seconds(cpu_group),
         available_bytes=memory.available if limit is None else min(memory.available, limit.available),
-        # Shared memory counts as cached, and cannot be given back.
+        # Shared memory counts as cached, but cannot be reclaimed.
         page_cache_bytes=None if cached is None else max(0, cached + memory.buffers - memory.shared),
         swap_used_bytes=psutil.swap_memory().used,
     )
 
 
 def busy_of(times: object) -> float:
-    """Core-seconds of psutil's `cpu_times` in which a core worked. Waiting for a disk is not work."""
+    """Busy core-seconds in psutil's `cpu_times`. Waiting for a disk does not count."""
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))

@@ -1,10 +1,8 @@
-"""How fast a folder's disk gives bytes back, with the pages in memory and without.
+"""Measure how fast a folder's disk is read, with and without the page cache.
 
-In: a folder, or the files of a dataset. Out: DiskSpeed and FileRead. Refuses to call a read cold unless the
-pages were seen to be gone: a file system may ignore the request, and then the rate would be the memory's.
-
-It cannot see a cache outside this system (a disk's own, a hypervisor's): a virtual disk may look faster than
-it is.
+A read counts as cold only if the pages were really dropped: a file system may ignore the request, and then the rate would be
+that of memory. Caches outside this system (of a disk or a hypervisor) cannot be detected, so a virtual disk may look faster
+than it is.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from hasten.machine.mounts import find_disk
 from hasten.records import DiskSpeed, FileRead
 
 BLOCK = 1 << 20
-PIECE = 128 << 10  # about one photograph; a 4 KiB read would tell of read-ahead rather than of the disk
-DROPPED_SHARE = 0.1  # of the pages may stay: the kernel keeps what it is busy with
-ON_DISK_SHARE = 0.8  # of the bytes must come from the disk for a read to be cold
+PIECE = 128 << 10  # about one photo; 4 KiB reads would measure read-ahead rather than the disk
+DROPPED_SHARE = 0.1  # largest share of pages that may remain: the kernel keeps pages in use
+ON_DISK_SHARE = 0.8  # smallest share of the bytes that a cold read gets from the disk
 
-NO_DROP = "this system has no way to drop a file's pages from memory"
-NOT_DROPPED = "the file system kept the file in memory although asked to drop it"
+NO_DROP = "this system cannot drop a file from the page cache"
+NOT_DROPPED = "the file system did not drop the file from the page cache"
 
 
 def measure_disk(
@@ -40,25 +38,25 @@ def measure_disk(
     seconds: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> DiskSpeed:
-    """Read rates of the disk under `folder`, on a temporary file there that has no name and so never stays.
+    """Read rates of the disk of `folder`, measured with an unlinked temporary file there.
 
     The file is at most `max_bytes` and 5% of what is free; writing, reading in order and reading at random
-    take about `seconds` together. Raises DirectoryError when there is no such folder.
+    take about `seconds` together. Raises DirectoryError if there is no such folder.
     """
     if not Path(folder).is_dir():
-        raise DirectoryError(f"there is no folder {folder}; name one that exists")
+        raise DirectoryError(f"no such folder: {folder}; pass one that exists")
     file_system, kind = find_disk(folder)
     free = shutil.disk_usage(folder).free
     size = min(max_bytes, free // 20) // BLOCK * BLOCK
     rates: tuple[float | None, float | None] = (None, None)
     note = ""
     if kind == "memory":
-        size, note = 0, "the folder lies in memory, so there is no disk to measure"
+        size, note = 0, "the folder is in memory, so there is no disk to measure"
     elif size < 8 * BLOCK:
-        size, note = 0, "too little space is free to write a file to measure with"
+        size, note = 0, "not enough free space for a test file"
     else:
         try:
-            # On POSIX it is unlinked before a byte is written: no end, however sudden, leaves it behind.
+            # On POSIX it is unlinked before a byte is written, so it never stays, even after a crash.
             with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
                 size = _fill(file.fileno(), size=size, seconds=seconds / 2, clock=clock)
                 note, rates = _rates(file.fileno(), size=size, seconds=seconds / 4, clock=clock)
@@ -79,8 +77,8 @@ def measure_disk(
 
 def _write_problem(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "the folder cannot be written, so there was no file to measure with"
-    return f"a file to measure with could not be written ({error.strerror or error})"
+        return "the folder is not writable, so no test file could be written"
+    return f"the test file could not be written ({error.strerror or error})"
 
 
 def _fill(handle: int, *, size: int, seconds: float, clock: Callable[[], float]) -> int:
@@ -88,10 +86,10 @@ def _fill(handle: int, *, size: int, seconds: float, clock: Callable[[], float])
     block = os.urandom(BLOCK)
     written, deadline = 0, clock() + seconds
     while written < size and (written < 8 * BLOCK or clock() < deadline):
-        # Every block differs from the others, for file systems that keep equal blocks once.
+        # Every block is different, because some file systems store equal blocks once.
         written += os.write(handle, written.to_bytes(8, "little") + block[8:])
         if written % (16 * BLOCK) == 0:
-            os.fsync(handle)  # so that the deadline sees the disk's pace, not the memory's
+            os.fsync(handle)  # so that the deadline applies to the disk, not to memory
     os.fsync(handle)
     return written // BLOCK * BLOCK
 
@@ -116,7 +114,7 @@ def _rates(
 def _pace(
     handle: int, offsets: Sequence[int], *, length: int, seconds: float, clock: Callable[[], float]
 ) -> float | None:
-    """Bytes a second of reading `length` bytes at each offset, for at most `seconds`."""
+    """Bytes per second of reading `length` bytes at each offset, for at most `seconds`."""
     buffer = bytearray(length)
     done, started = 0, clock()
     for offset in offsets:
@@ -128,18 +126,18 @@ def _pace(
 
 
 def _drop(handle: int, *, size: int) -> str:
-    """Drop a file's clean pages; why not, or "" when they are seen to be gone."""
+    """Drop a file's clean pages from the page cache. Returns "" if they were dropped, or the reason why not."""
     if not hasattr(os, "posix_fadvise"):
         return NO_DROP
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     share = resident_share(handle, size=size)
     if share is None:
-        return "this system does not tell whether a file's pages are in memory"
+        return "this system does not report whether a file is in the page cache"
     return NOT_DROPPED if share > DROPPED_SHARE else ""
 
 
 def resident_share(handle: int, *, size: int) -> float | None:
-    """Share of a file's pages that lie in memory (mincore); None where the system does not tell.
+    """Share of a file's pages in memory (mincore); None if the system does not report it.
 
     For a file that the caller may not write, Linux answers that every page is in memory.
     """
@@ -149,7 +147,7 @@ def resident_share(handle: int, *, size: int) -> float | None:
     states = (ctypes.c_ubyte * num_pages)()
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
-        # ctypes takes the address of writable memory only; a private copy is never written.
+        # ctypes needs writable memory to take its address; the private copy is never written.
         with mmap.mmap(handle, size, access=mmap.ACCESS_COPY) as view:
             start = ctypes.c_ubyte.from_buffer(view)
             failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), states)
@@ -166,10 +164,10 @@ def read_twice(
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> FileRead:
-    """Read the same files with their pages dropped, and again; at most `max_bytes`, cold for `seconds`.
+    """Read the same files twice: first with their pages dropped; at most `max_bytes`, cold for at most `seconds`.
 
-    Files that are gone or may not be read are left out. Directories and inodes stay in memory, so the first
-    look-up of a file costs more than this shows.
+    Missing and unreadable files are skipped. Directories and inodes stay in memory, so the first
+    lookup of a file costs more than this shows.
     """
     chosen = _choose(files, max_bytes=max_bytes)
     if not chosen:
@@ -191,7 +189,7 @@ def read_twice(
 
 
 def _why_warm(shares: Sequence[float], *, num_files: int, from_disk: int | None, num_bytes: int) -> str:
-    """Why a read after dropping pages was not cold; "" when it was. Either witness is enough."""
+    """Why a read after dropping pages was not cold; "" if it was. Either piece of evidence is enough."""
     if not hasattr(os, "posix_fadvise"):
         return NO_DROP
     if len(shares) == num_files and sum(shares) / num_files <= DROPPED_SHARE:
@@ -245,7 +243,7 @@ def _read_files(files: Sequence[str], *, seconds: float, clock: Callable[[], flo
 
 
 def _disk_bytes() -> int | None:
-    """Bytes this thread had fetched from a disk so far."""
+    """Bytes that this thread has read from a disk so far."""
     try:
         text = Path("/proc/thread-self/io").read_text(encoding="utf-8")
     except OSError:

@@ -1,8 +1,7 @@
-"""The machine at rest: what a run has to work with.
+"""Read what the machine is: hardware, software and limits. What a system does not report is None.
 
-In: this system's own tables. Out: a Machine. Refuses to import torch into this process: its version is read
-from its metadata and files, and what it can use is asked of it in a process of its own, when the caller wants
-to know. What a system does not tell is None.
+torch is not imported into this process: its version is read from files, and what it can use is asked in a separate process,
+on request.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from hasten.cgroup import find_cgroup, read_memory, read_quota
 from hasten.devices.nvml import Nvml
 from hasten.records import Machine
 
-# The kernel's flag -> our word for it.
+# The kernel's flag -> our name for it.
 FEATURES = {
     "avx2": "avx2",
     "avx512f": "avx512",
@@ -34,7 +33,7 @@ FEATURES = {
     "asimd": "neon",
     "bf16": "neon_bf16",
 }
-# Whatever changes how threads wait, memory is given out, or a device is chosen.
+# Variables that affect threads, memory allocation or the choice of a device.
 ENVIRONMENT = (
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD",
     "TCMALLOC_", "MIMALLOC_", "PYTHONMALLOC", "CUDA_", "NVIDIA_", "CUBLAS_", "CUDNN_", "NCCL_", "PYTORCH_",
@@ -46,7 +45,7 @@ DISTRIBUTIONS = (
     "albumentations", "nvidia-dali-cuda130", "nvidia-dali-cuda120",
 )  # fmt: skip
 
-# Prints one line of JSON. A driver that is too old is a warning of is_available(); other troubles are errors
+# Prints one line of JSON. A driver that is too old is a warning of is_available(); other problems are errors
 # of init(), which also says "not compiled with CUDA enabled".
 PROBE = """
 import json, warnings
@@ -67,7 +66,7 @@ print(json.dumps({"cuda": usable, "problem": None if usable else problem, "accel
 
 
 class TorchAnswer(msgspec.Struct, frozen=True):
-    """What torch said of itself; all None when it was not asked or did not answer."""
+    """What torch reports about itself; all None if it was not asked or did not answer."""
 
     cuda: bool | None = None
     problem: str | None = None
@@ -76,7 +75,7 @@ class TorchAnswer(msgspec.Struct, frozen=True):
 
 
 def read_machine(*, ask_torch: bool = False) -> Machine:
-    """The machine now. `ask_torch` starts a process that imports torch, seconds on some systems."""
+    """The machine now. `ask_torch` starts a process that imports torch, which can take seconds."""
     memory = psutil.virtual_memory()
     limit = read_memory(find_cgroup("memory"))
     version, built_for = read_torch()
@@ -133,7 +132,7 @@ def parse_torch_version(text: str) -> tuple[str | None, str | None]:
 
 
 def probe_torch(*, seconds: float = 120.0) -> TorchAnswer:
-    """Ask torch, in a process of its own, what it can use."""
+    """Ask torch, in a separate process, what it can use."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=seconds, check=False
@@ -144,7 +143,7 @@ def probe_torch(*, seconds: float = 120.0) -> TorchAnswer:
 
 
 def parse_answer(output: str, *, errors: str = "") -> TorchAnswer:
-    """The probe's last line; anything else means that torch itself does not import."""
+    """Parse the probe's last line; anything else means that torch cannot be imported."""
     lines = output.strip().splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else "", type=TorchAnswer)
@@ -154,7 +153,7 @@ def parse_answer(output: str, *, errors: str = "") -> TorchAnswer:
 
 
 def pick_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that bear on speed, without any that may hold a secret."""
+    """The variables that affect speed, without any that may contain a secret."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -163,13 +162,13 @@ def pick_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_cpu_name(cpuinfo: str) -> str | None:
-    """The model of the first processor of a /proc/cpuinfo; ARM kernels give none."""
+    """The model of the first processor in /proc/cpuinfo; None on ARM kernels, which do not report it."""
     found = re.search(r"^(?:model name|cpu model|Model)\s*:\s*(.+)$", cpuinfo, re.M)
     return found and found[1].strip()
 
 
 def parse_cpu_features(cpuinfo: str) -> tuple[str, ...]:
-    """Our words for the instruction sets of a /proc/cpuinfo that training profits from."""
+    """Our names for the instruction sets in /proc/cpuinfo that speed up training."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.M)
     flags = set(found[1].split()) if found else set[str]()
     return tuple(word for flag, word in FEATURES.items() if flag in flags)
@@ -226,7 +225,7 @@ def _load() -> float | None:
 
 
 def _num_nvidia_cards(devices: Path) -> int | None:
-    """Display and compute controllers of NVIDIA on the PCI bus; None where the bus is not told."""
+    """Display and compute controllers of NVIDIA on the PCI bus; None if the bus is not readable."""
     if not devices.is_dir():
         return None
     return sum(
@@ -244,7 +243,7 @@ def _line(path: Path) -> str:
 
 
 def _libraries() -> dict[str, str]:
-    """Versions of what decodes images, and of the libraries that Pillow was built with."""
+    """Versions of the image decoding libraries, and of the libraries that Pillow was built with."""
     found = {name: version for name in DISTRIBUTIONS if (version := _version(name)) is not None}
     if "pillow" in found or "pillow-simd" in found:
         found |= _pillow_build()
@@ -260,7 +259,7 @@ def _pillow_build() -> dict[str, str]:
             if features.check(feature):
                 found[name] = str(features.version(feature) or "yes")
     except (ImportError, OSError, ValueError):
-        return {}  # installed, but its own libraries are missing
+        return {}  # installed, but its libraries are missing
     return found
 
 

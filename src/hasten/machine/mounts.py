@@ -1,4 +1,4 @@
-"""What kind of disk lies under a folder. On macOS and Windows nothing is known of it."""
+"""The kind of disk under a folder; unknown on macOS and Windows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Mount(NamedTuple):
 
 
 def find_mount(folder: str, *, mounts: Sequence[Mount]) -> Mount | None:
-    """The mount that `folder`, an absolute path without links, lies on: the longest, then the last made."""
+    """The mount of `folder`, an absolute path without links: the longest match, and the latest of those."""
     inside = [mount for mount in mounts if Path(folder).is_relative_to(mount.folder)]
     return max(reversed(inside), key=lambda mount: len(mount.folder), default=None)
 
 
 def classify(file_system: str, *, disk: str | None, rotational: bool | None) -> DiskKind | None:
-    """The kind of disk: "network" "memory" "overlay" "virtual" "ssd" "hdd", or None when nothing tells.
+    """The kind of disk: "network" "memory" "overlay" "virtual" "ssd" "hdd", or None if unknown.
 
     A virtual disk's "rotational" flag is a default that nobody set, so it is believed only when it says no.
     """
@@ -69,14 +69,14 @@ def find_disk(folder: str) -> tuple[str | None, DiskKind | None]:
 
 
 def _find_block(number: str, device: str) -> Path | None:
-    # btrfs and zfs mount under a number that is no disk's; what they were mounted from has a name.
+    # btrfs and zfs mounts have a device number that is not a disk's, but a source with a name.
     name = Path(os.path.realpath(device)).name if device.startswith("/dev/") else "none"
     places = Path("/sys/dev/block", number), Path("/sys/class/block", name)
     return next((place.resolve() for place in places if place.exists()), None)
 
 
 def _is_rotational(disk: Path | None) -> bool | None:
-    for place in () if disk is None else (disk, disk.parent):  # a partition's flags are its disk's
+    for place in () if disk is None else (disk, disk.parent):  # a partition has the flags of its disk
         try:
             return (place / "queue" / "rotational").read_text(encoding="utf-8").strip() == "1"
         except OSError:

@@ -26,11 +26,11 @@ class ProcessCounters:
     written_bytes: int | None = None
     resident_bytes: int = 0
     shared_bytes: int = 0
-    is_alive: bool = True  # False: ended, and not waited for yet
+    is_alive: bool = True  # False: ended, but not waited for yet
 
 
 class RisingCounter:
-    """A counter that never goes back, over readings that may.
+    """A counter that never decreases, from readings that may.
 
     A child's counters move to its parent when the parent waits for it; read in between, the sum dips and
     comes back. A dip that stays is a process nobody waited for: what it used is kept, and counting continues
@@ -65,16 +65,16 @@ class ProcessTree:
         self._known: dict[int, psutil.Process] = {}
 
     def read(self) -> dict[int, ProcessCounters]:
-        """Every living process of the tree, parents first: a child that is gone is then in no parent yet."""
+        """All live processes of the tree, parents first, so that a child that ends is not yet counted in its parent."""
         found: dict[int, ProcessCounters] = {}
-        waiting = [self._root, *self._known]  # an orphan is no longer anybody's child here, but still ours
+        waiting = [self._root, *self._known]  # an orphan is no longer a child in the tree, but still belongs to it
         while waiting:
             pid = waiting.pop(0)
             if pid in found:
                 continue
             try:
                 process = self._known.get(pid) or psutil.Process(pid)
-                if not process.is_running():  # another process may have its id now
+                if not process.is_running():  # another process may have reused its id
                     raise psutil.NoSuchProcess(pid)
                 found[pid] = _read(process)
                 waiting += _children(process)
@@ -107,7 +107,7 @@ def _read(process: psutil.Process) -> ProcessCounters:
 
 
 def _disk_bytes(process: psutil.Process) -> tuple[int | None, int | None]:
-    """Bytes read from and written to the disk; None where this system, or the process's owner, does not allow it."""
+    """Bytes read from and written to the disk; None if this system or the process's owner does not allow it."""
     try:
         counters = process.io_counters()
     except (psutil.Error, AttributeError, OSError):
@@ -116,7 +116,7 @@ def _disk_bytes(process: psutil.Process) -> tuple[int | None, int | None]:
 
 
 def _faults(pid: int) -> tuple[int | None, int | None]:
-    """Minor and major page faults; None where there is no /proc."""
+    """Minor and major page faults; None without /proc."""
     try:
         return parse_faults(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, IndexError):
@@ -124,7 +124,7 @@ def _faults(pid: int) -> tuple[int | None, int | None]:
 
 
 def parse_faults(stat: str) -> tuple[int, int]:
-    """Minor and major page faults of a /proc/<pid>/stat. The name in parentheses may hold spaces and parentheses."""
+    """Minor and major page faults of a /proc/<pid>/stat. The name in parentheses may contain spaces and parentheses."""
     words = stat[stat.rindex(")") + 2 :].split()
     return int(words[7]) + int(words[8]), int(words[9]) + int(words[10])
 
@@ -134,16 +134,16 @@ def _children(process: psutil.Process) -> list[int]:
     if not (tasks / str(process.pid) / "children").exists():  # a kernel without CONFIG_PROC_CHILDREN
         return [child.pid for child in process.children()]
     found: list[int] = []
-    with contextlib.suppress(OSError):  # a thread that ended meanwhile
+    with contextlib.suppress(OSError):  # a thread that has just ended
         for task in os.listdir(tasks):
             found += map(int, (tasks / task / "children").read_text(encoding="utf-8").split())
     return found
 
 
 def read_pss(pids: Iterable[int]) -> int | None:
-    """Proportional set size of some processes, in bytes: pages they share count once. None where it is unknown."""
+    """Proportional set size of the processes, in bytes: shared pages count once. None if unknown."""
     sizes: list[int] = []
     for pid in pids:
-        with contextlib.suppress(psutil.Error, AttributeError):  # gone, of another user, or not on Linux
+        with contextlib.suppress(psutil.Error, AttributeError):  # ended, owned by another user, or not on Linux
             sizes.append(psutil.Process(pid).memory_full_info().pss)
     return sum(sizes) if sizes else None

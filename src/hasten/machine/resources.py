@@ -1,8 +1,4 @@
-"""The machine over time, sampled from outside the measured process.
-
-In: the id of the process that was started, and the run's clock. Out: ResourceSamples. Refuses to know torch
-and steps, and to disturb: it runs on a thread of the parent, and says what it cost.
-"""
+"""Sample the machine over time, on a thread outside the measured process, and report what the sampling cost."""
 
 from __future__ import annotations
 
@@ -18,16 +14,16 @@ from hasten.machine.box import BoxCounters, read_box
 from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, read_pss
 from hasten.records import DeviceSample, ResourceSample
 
-# Reading the PSS walks the process's page tables under its memory lock: seldom, and more seldom the longer it
+# Reading the PSS walks the process's page tables under its memory lock, so it is done rarely, and more rarely the longer it
 # takes.
 PSS_INTERVAL = 5.0
 PSS_SHARE = 0.002
-PSS_MOST_SHARE = 0.01  # of the time, where processes come and go
+PSS_MOST_SHARE = 0.01  # share of the time, while processes start and end
 
 
 @dataclass(frozen=True)
 class TreeCounters:
-    """The process tree at one instant; counters since it started. None: this system does not tell."""
+    """The process tree at one point in time; counters since its start. None: unknown on this system."""
 
     cpu_seconds: float
     minor_faults: int | None
@@ -40,7 +36,7 @@ class TreeCounters:
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one instant. `own_cpu` is what hasten's own process used."""
+    """All counters at one point in time. `own_cpu` is the CPU time of hasten's own process."""
 
     at: float
     tree: TreeCounters
@@ -52,7 +48,7 @@ _COUNTERS = ("cpu_seconds", "minor_faults", "major_faults", "read_bytes", "writt
 
 
 class TreeMeter:
-    """Adds up a process tree so that its counters never go back."""
+    """Sums the counters of a process tree so that they never decrease."""
 
     def __init__(self) -> None:
         self._counters = {name: RisingCounter() for name in _COUNTERS}
@@ -83,18 +79,18 @@ class TreeMeter:
     def _resident(self, processes: Collection[ProcessCounters], pss: int | None, has_changed: bool) -> int:
         private = sum(one.resident_bytes - one.shared_bytes for one in processes)
         if pss is not None:
-            # Pages shared after a fork count as private in every process, so the correction may be negative.
+            # Pages shared after a fork count as private in every process, so the correction can be negative.
             self._shared_correction = pss - private
             return pss
         if self._shared_correction is None:
             return private + max((one.shared_bytes for one in processes), default=0)
-        # What those who are gone had shared is now the others' own: no less than the largest of them has.
+        # Pages shared with processes that have ended now belong to the others: at least as much as the largest has.
         least = max((one.resident_bytes for one in processes), default=0) if has_changed else 0
         return max(least, private + self._shared_correction)
 
 
 def sample_between(before: Reading, now: Reading, *, devices: tuple[DeviceSample, ...] = ()) -> ResourceSample | None:
-    """The sample that two readings make; None when no time lies between them."""
+    """The sample between two readings; None if no time passed between them."""
     seconds = now.at - before.at
     if seconds <= 0:
         return None
@@ -168,7 +164,7 @@ class ResourceSampler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        # A stuck driver must not hold up the run's end; the thread is a daemon.
+        # A stuck driver must not delay the end of the run; the thread is a daemon.
         self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
@@ -182,7 +178,7 @@ class ResourceSampler:
                     break
             self.take()
         except Exception as error:
-            # Sampling is a guest of the run: it stands aside, and says so.
+            # Sampling must not break the run: stop it and report that.
             self.failure = f"{type(error).__name__}: {error}"
         finally:
             if self._nvml is not None:
@@ -190,10 +186,10 @@ class ResourceSampler:
             self.cpu_seconds = time.thread_time() - started
 
     def take(self) -> None:
-        """Take one sample. The first call only notes where the counters stand."""
+        """Take one sample. The first call only records the counters."""
         processes = self._tree.read()
         if not any(one.is_alive for one in processes.values()):
-            return  # ended: a last sample would show an idle machine
+            return  # it has ended: another sample would show an idle machine
         pss = self._pss(processes)
         now = Reading(
             at=self._clock(),
@@ -209,7 +205,7 @@ class ResourceSampler:
         self._before = now
 
     def _pss(self, processes: Collection[int]) -> int | None:
-        """Now and then; and sooner where processes came or went, for what the others share is shared otherwise then."""
+        """Whether to read the PSS now: rarely, but sooner if processes started or ended, which changes what is shared."""
         started, there = time.monotonic(), frozenset(processes)
         rest = (
             max(PSS_INTERVAL, self._pss_took / PSS_SHARE)

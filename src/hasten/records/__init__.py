@@ -1,9 +1,7 @@
-"""The nouns: frozen records that every room reads and none changes.
+"""The records: frozen data classes that are saved as JSON and shared by all packages.
 
-In: nothing. Out: plain data, to and from JSON. Refuses to know torch, clocks and terminals.
-
-Seconds, bytes and ratios are floats or ints throughout; only `hasten.format` turns them into words.
-`None` means *not measured*; `0.0` is a measured zero.
+Durations are in seconds, sizes in bytes; only `hasten.format` adds units. `None` means *not measured*; `0.0` is a measured
+zero.
 """
 
 from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName, Value

@@ -1,4 +1,4 @@
-"""What every record is, and how it becomes JSON and comes back."""
+"""The base class of all records, and their JSON encoding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hasten.errors import RecordError
 
 RECORD_VERSION = 1
 
-# The name of a result, and of its folder. It becomes part of a path: it leads nowhere else.
+# The name of a result and of its folder. It becomes part of a path, so it must not contain separators.
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z._-]*\Z", max_length=100)]
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """A frozen record. Inheritance here is msgspec's, for its JSON codec."""
+    """The base class of all records: a frozen msgspec struct."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -27,9 +27,9 @@ def to_json(record: Record) -> bytes:
 
 
 def encode(value: object) -> bytes:
-    """Encode records, and what holds them, as one line of JSON.
+    """Encode records, and containers of them, as one line of JSON.
 
-    A file's name may hold bytes that are no text; they are told as escapes, for JSON has no place for them.
+    File names may contain bytes that are not valid text; they are written as escapes.
     """
     try:
         return msgspec.json.encode(value)
@@ -48,13 +48,13 @@ def _text_only(value: Any) -> Any:
 def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record") -> AnyRecord:
     """Decode and validate a record.
 
-    Raises RecordError, naming `source`, when the bytes are not such a record or are of a newer version.
+    Raises RecordError, naming `source`, if the bytes are not such a record or its version is newer.
     """
     try:
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("version")
         newer = version is not None and msgspec.json.decode(version, type=int) > RECORD_VERSION
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RecordError(f"{source} is torn or not a hasten record ({error}); measure again") from None
+        raise RecordError(f"{source} is corrupt or not a hasten record ({error}); measure again") from None
     if newer:
         raise RecordError(f"{source} was written by a newer hasten; run `pip install --upgrade hasten`")
     try:

@@ -1,4 +1,4 @@
-"""What is concluded from a Run."""
+"""The conclusions from a run."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from hasten.records.run import Interval, Verdict, Where
 
 
 class Breakdown(Record, frozen=True):
-    """Where the mean step goes. `phases` and `unaccounted` sum to `step_seconds`; None is not seen."""
+    """Where the mean step goes. `phases` and `unaccounted` sum to `step_seconds`; None means not seen."""
 
-    step_seconds: float  # time of record, everything included
+    step_seconds: float  # mean uninstrumented step time, infrequent phases included
     median_seconds: float
-    spread: Interval | None  # 95% interval of the mean; None when there are too few steps for one
+    spread: Interval | None  # 95% interval of the mean; None if there are too few steps
     phases: dict[Phase, float | None]
     unaccounted: float
     samples_per_second: float | None
     num_steps: int
-    device_seconds: float | None = None  # device busy in a step; None on the CPU
-    device_wait: float | None = None  # device idle while the host waited for data
-    device_waited: float = 0.0  # of device_seconds, where the device was done before the host asked for more
-    device_phases: dict[Phase, float] = {}  # what the device takes for what was asked of it in each phase
+    device_seconds: float | None = None  # seconds per step that the device is busy; None on the CPU
+    device_wait: float | None = None  # seconds per step that the device is idle while the host waits for data
+    device_waited: float = (
+        0.0  # part of device_seconds in which the device had finished before the host queued more work
+    )
+    device_phases: dict[Phase, float] = {}  # device seconds of the work that was queued in each phase
 
 
 class Ceiling(Record, frozen=True):
-    """How fast this script could go on this machine, as a step time. None: not measured."""
+    """The best possible step times of this script on this machine. None: not measured."""
 
-    free_batches: float | None = None  # batches replayed
-    free_copies: float | None = None  # batches replayed from the device
-    loader_alone: float | None = None  # seconds a step's batches, no model
+    free_batches: float | None = None  # with instant data loading: batches replayed
+    free_copies: float | None = None  # with instant copies too: batches replayed from the device
+    loader_alone: float | None = None  # seconds for loading a step's batches without the model
     headroom: float | None = None  # step time minus free_batches
 
 
 class Finding(Record, frozen=True):
-    """A bottleneck: what it costs, how that is known, where it is, what to do."""
+    """A bottleneck: its cost, the evidence, the place in the source, and what to do."""
 
     kind: str  # a section of docs/bottlenecks.md
     title: str
-    recoverable: float  # seconds a step
-    interval: Interval | None = None  # of recoverable, where measured by intervention
-    confirmed_by: str | None = None  # the intervention; None: inferred from this run alone
+    recoverable: float  # seconds per step that fixing it would save
+    interval: Interval | None = None  # of recoverable, if measured by an intervention
+    confirmed_by: str | None = None  # the intervention; None: inferred from this run only
     because: tuple[str, ...] = ()
     remedy: str = ""
     where: Where | None = None
 
 
 class WhatIf(Record, frozen=True):
-    """A predicted step time after a change of hardware or of what is kept in memory."""
+    """A predicted step time after a change of hardware or caching."""
 
     change: str
     step_seconds: float
@@ -56,17 +58,17 @@ class WhatIf(Record, frozen=True):
 
 
 class CacheNeed(Record, frozen=True):
-    """What a full cache of the decoded dataset would take."""
+    """The memory that a full cache of the decoded dataset would need."""
 
     bytes_per_sample: float
     num_samples: int
     total_bytes: float
     k_factor: float | None  # total_bytes / bytes of the files
-    fits_share: float  # of the samples, in the memory available now
+    fits_share: float  # share of the samples that fits in the memory available now
 
 
 class Diagnosis(Record, frozen=True):
-    """All that was concluded from one Run."""
+    """All conclusions from one run."""
 
     verdict: str
     breakdown: Breakdown
@@ -77,12 +79,12 @@ class Diagnosis(Record, frozen=True):
 
 
 class Comparison(Record, frozen=True):
-    """The step times of one script's runs, before and after."""
+    """A comparison of step times of earlier and later runs of a script."""
 
     ratio: Interval  # new / old step time; above 1 is slower
-    verdict: Verdict  # "slower": beyond what is allowed; "no difference": within it
-    max_slowdown: float  # that is allowed: 0.05 for 5%
-    old_seconds: tuple[float, ...]  # mean step of each run, or of each stretch where there is one run a side
+    verdict: Verdict  # "slower": beyond max_slowdown; "no difference": within it
+    max_slowdown: float  # the allowed slowdown: 0.05 for 5%
+    old_seconds: tuple[float, ...]  # mean step time of each run, or of each segment if there is one run on a side
     new_seconds: tuple[float, ...]
     notes: tuple[str, ...] = ()
 

@@ -20,36 +20,36 @@ class Device(Record, frozen=True):
 
 
 class Machine(Record, frozen=True):
-    """What the run ran on. Fields are None where this system does not tell."""
+    """The machine of a run. Fields are None if the system does not report them."""
 
     system: str  # "Linux-6.1-x86_64"
     python: str
     torch: str | None
-    torch_cuda: str | None  # CUDA version that torch was built for; None for a CPU-only build
+    torch_cuda: str | None  # CUDA version that PyTorch was built for; None for a CPU-only build
     cpu: str
     num_cores: float  # usable by this process: affinity and cgroup quota
     num_cores_present: int
-    cpu_features: tuple[str, ...]  # of: avx2 avx512 avx512_bf16 amx_bf16 neon neon_bf16; empty: not told
+    cpu_features: tuple[str, ...]  # of: avx2 avx512 avx512_bf16 amx_bf16 neon neon_bf16; empty: unknown
     memory_bytes: int  # usable: the smaller of RAM and the cgroup limit
     memory_available_bytes: int
     swap_bytes: int
     shm_bytes: int | None
     devices: tuple[Device, ...] = ()
-    cuda_usable: bool | None = None  # torch said so; None: torch was not asked
+    cuda_usable: bool | None = None  # according to PyTorch; None: not checked
     load: float | None = None  # one-minute load average when the run started
-    environment: dict[str, str] = {}  # OMP_*, MKL_*, MALLOC_*, LD_PRELOAD, CUDA_* as the run saw them
-    memory_present_bytes: int | None = None  # RAM of the whole machine, whatever the cgroup allows
-    cuda_problem: str | None = None  # torch's own words when it cannot use CUDA
-    accelerator: str | None = None  # what torch can use: "cuda" "mps" "xpu", "cpu" for none; None: not asked
-    torch_archs: tuple[str, ...] = ()  # "sm_90" ...: what this CUDA build has kernels for
+    environment: dict[str, str] = {}  # OMP_*, MKL_*, MALLOC_*, LD_PRELOAD, CUDA_* as set for the run
+    memory_present_bytes: int | None = None  # RAM of the whole machine, regardless of the cgroup limit
+    cuda_problem: str | None = None  # PyTorch's message if it cannot use CUDA
+    accelerator: str | None = None  # what PyTorch can use: "cuda" "mps" "xpu", "cpu" for none; None: not checked
+    torch_archs: tuple[str, ...] = ()  # "sm_90" ...: architectures that this CUDA build has kernels for
     driver_cuda: str | None = None  # newest CUDA version the NVIDIA driver supports, "13.0"
-    device_problem: str | None = None  # why NVML, though installed, tells nothing
+    device_problem: str | None = None  # why NVML is installed but does not work
     num_nvidia_cards: int | None = None  # NVIDIA display controllers on the PCI bus, with or without a driver
-    libraries: dict[str, str] = {}  # distribution or bundled library to version: Pillow, libjpeg-turbo ...
+    libraries: dict[str, str] = {}  # versions by name of package or bundled library: Pillow, libjpeg-turbo ...
 
 
 class DeviceSample(Record, frozen=True):
-    """One accelerator at one instant, through NVML."""
+    """One accelerator at one point in time, from NVML."""
 
     utilization: float | None  # 0..1
     memory_used_bytes: int | None
@@ -60,14 +60,14 @@ class DeviceSample(Record, frozen=True):
 
 
 class ResourceSample(Record, frozen=True):
-    """The machine at one instant. Rates are means since the sample before; counters are since the start."""
+    """The machine at one point in time. Rates are means since the previous sample; counters are since the start."""
 
     at: float  # seconds on the run's clock
     tree_cpu: float  # cores in use by the measured process tree
     machine_cpu: float  # cores in use on the whole machine
-    others_cpu: float  # cores in use by everything else
-    stolen_cpu: float | None  # cores taken by the hypervisor, or by the cgroup's throttling
-    resident_bytes: int  # of the tree; shared pages counted once where the system tells (PSS)
+    others_cpu: float  # cores in use by other processes
+    stolen_cpu: float | None  # cores lost to the hypervisor or to cgroup throttling
+    resident_bytes: int  # of the tree; shared pages are counted once if the system supports it (PSS)
     available_bytes: int  # cgroup-aware
     page_cache_bytes: int | None
     swap_used_bytes: int
@@ -77,18 +77,18 @@ class ResourceSample(Record, frozen=True):
     major_faults: int | None
     num_processes: int
     devices: tuple[DeviceSample, ...] = ()
-    throttled_cpu: float | None = None  # the part of stolen_cpu that the cgroup's quota took
+    throttled_cpu: float | None = None  # the part of stolen_cpu that is cgroup throttling
 
 
 class DiskSpeed(Record, frozen=True):
-    """What one folder's disk gave on a temporary file. Rates are None where they could not be measured."""
+    """The speed of a folder's disk, measured with a temporary file. Rates are None if they could not be measured."""
 
     folder: str
     file_system: str | None  # "ext4"
-    kind: DiskKind | None  # None: this system does not tell
+    kind: DiskKind | None  # None: unknown
     sequential_bytes_per_second: float | None  # cold, one reader
-    random_bytes_per_second: float | None  # cold, one reader, pieces of random_read_bytes
+    random_bytes_per_second: float | None  # cold, one reader, reads of random_read_bytes
     random_read_bytes: int
-    file_bytes: int  # of the temporary file; 0: none was made
+    file_bytes: int  # size of the temporary file; 0: none was written
     free_bytes: int | None
     note: str = ""  # why a rate is missing

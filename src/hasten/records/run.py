@@ -10,14 +10,14 @@ from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
-RARE: tuple[Phase, ...] = ("epoch_start", "validation", "checkpoint")  # no part of a regular step
+RARE: tuple[Phase, ...] = ("epoch_start", "validation", "checkpoint")  # not part of a regular step
 
 STAGES: tuple[StageName, ...] = get_args(StageName)
 Role = Literal["train", "validation"]
 Boundary = Literal["optimizer", "backward"]
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive", "failed"]
-"""Of a comparison, everywhere."""
+"""The result of any comparison of speed."""
 
 
 class Where(Record, frozen=True):
@@ -43,20 +43,20 @@ class Step(Record, frozen=True):
     index: int
     start: float  # seconds on the run's clock
     seconds: float
-    marked: bool  # False: time of record, the boundary and the data wait only
-    phases: dict[Phase, float] = {}  # exclusive host seconds; a phase that was not seen is not there
+    marked: bool  # instrumented; False: only the step boundary and the data wait were recorded
+    phases: dict[Phase, float] = {}  # exclusive host seconds; phases that were not seen are left out
     device: dict[Phase, float] = {}  # device seconds of the phases that have events
-    device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
+    device_waited: float = 0.0  # the part of these in phases that ended with the device waiting for the host
     num_batches: int = 0
     num_samples: int | None = None
-    starts_epoch: bool = False  # workers start in it: none of the regular steps
+    starts_epoch: bool = False  # workers start in it: not a regular step
 
 
 class Stage(Record, frozen=True):
     """One stage of the loader's work over the measured steps, summed over workers. Exclusive seconds."""
 
     name: StageName
-    detail: str = ""  # library or transform: "Pillow", "RandomResizedCrop", "" for the rest
+    detail: str = ""  # library or transform: "Pillow", "RandomResizedCrop", or "" for the rest
     num_calls: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -64,51 +64,51 @@ class Stage(Record, frozen=True):
 
 
 class CacheTier(Record, frozen=True):
-    """One tier of a loader's cache, when the run ended."""
+    """One tier of a loader's cache, at the end of the run."""
 
     name: TierName
     num_hits: int
     num_bytes: int
     budget_bytes: int
-    seconds_saved: float = 0.0  # of preparing what was hit, summed over workers
+    seconds_saved: float = 0.0  # time of preparing the hits, summed over workers
 
 
 class LoaderFacts(Record, frozen=True):
-    """A DataLoader the script iterated, and what its batches cost to make."""
+    """A DataLoader that the script used, and the cost of its batches."""
 
     name: str  # dataset class
     role: Role
     num_workers: int
     batch_size: int | None
-    num_batches: int | None  # an epoch's; None for a stream
-    num_samples: int | None  # the dataset's
+    num_batches: int | None  # per epoch; None for an iterable dataset
+    num_samples: int | None  # in the dataset
     prefetch_factor: int | None = None
     persistent_workers: bool = False
-    made_anew: bool = False  # each epoch has a DataLoader of its own, with workers of its own
+    made_anew: bool = False  # the script creates a new DataLoader, with new workers, for each epoch
     pin_memory: bool = False
     start_method: StartMethod | None = None
-    in_memory: bool = False  # the dataset only indexes tensors or arrays that it holds
+    in_memory: bool = False  # the dataset only indexes tensors or arrays in memory
     where: Where | None = None
     stages: tuple[Stage, ...] = ()
     num_measured_batches: int = 0  # batches that `stages` covers
     num_measured_samples: int = 0
     batch_work_seconds: tuple[float, ...] = ()  # one worker's wall seconds for each measured batch
-    batch_delay: float | None = None  # mean seconds of a batch in which its worker was ready and had no core
-    sample_seconds: tuple[float, ...] = ()  # a subset of samples' wall seconds
+    batch_delay: float | None = None  # mean seconds per batch in which its worker was runnable without a free core
+    sample_seconds: tuple[float, ...] = ()  # wall seconds of some of the samples
     queue_ready: tuple[int, ...] = ()  # batches ready at each next()
-    bytes_per_batch: int | None = None  # of tensors, as handed to the loop
+    bytes_per_batch: int | None = None  # of tensors, as returned to the training loop
     dtypes: tuple[str, ...] = ()  # of those tensors
-    files: tuple[str, ...] = ()  # a subset of the files read
+    files: tuple[str, ...] = ()  # some of the files that were read
     file_bytes: int | None = None  # their mean size
     decoded_bytes_per_sample: float | None = None  # after decode, before transforms
     decode_speedup: Interval | None = None  # a faster decoder on the same files; see decode_library
     decode_library: str | None = None
     cache: tuple[CacheTier, ...] = ()
-    num_cache_misses: int | None = None  # None: nothing is kept
+    num_cache_misses: int | None = None  # None: caching is off
 
 
 class OptimizerFacts(Record, frozen=True):
-    """An optimizer that stepped."""
+    """An optimizer that was used."""
 
     name: str
     num_parameters: int  # elements
@@ -119,7 +119,7 @@ class OptimizerFacts(Record, frozen=True):
 
 
 class ModelFacts(Record, frozen=True):
-    """A root module that was called."""
+    """A root module that was called: one that no other module calls."""
 
     name: str
     num_parameters: int
@@ -127,23 +127,23 @@ class ModelFacts(Record, frozen=True):
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
     num_convolutions: int = 0
-    channels_last: bool = False  # weights of the convolutions lie channels-last
+    channels_last: bool = False  # the weights of the convolutions are channels-last
     compiled: bool = False
     data_parallel: bool = False
 
 
 class CopyFacts(Record, frozen=True):
-    """Host-to-device copies that the script made, a step."""
+    """Host-to-device copies of the script, per step."""
 
     num_bytes: float
     pinned: float  # share of the bytes that came from pinned memory
-    blocking: float  # share of the bytes whose copy the host waited for
+    blocking: float  # share of the bytes whose copies blocked the host
     dtypes: tuple[str, ...]
     where: Where | None = None
 
 
 class Facts(Record, frozen=True):
-    """What the script is: read once, when its steps are measured."""
+    """Facts about the script, collected once after its steps are measured."""
 
     boundary: Boundary
     num_threads: int  # torch intra-op threads of the main process
@@ -159,17 +159,19 @@ class Facts(Record, frozen=True):
     zero_grad_where: Where | None = None
     validation_grad: bool = False  # a validation forward recorded gradients
     validation_where: Where | None = None
-    subnormal_share: float | None = None  # of the values found in parameters, gradients and optimizer states
-    num_operators: float | None = None  # dispatched operators a step
-    num_calls: float | None = None  # from Python into torch in forward, loss and backward; a whole nn.GRU is one
-    num_flops: float | None = None  # floating point operations a step
-    gather_seconds: float | None = None  # copying a batch twice: gathering its rows from held data at once
+    subnormal_share: float | None = None  # share of the values in parameters, gradients and optimizer states
+    num_operators: float | None = None  # dispatched operators per step
+    num_calls: float | None = (
+        None  # per step, from Python into PyTorch in forward, loss and backward; a whole nn.GRU is one
+    )
+    num_flops: float | None = None  # floating-point operations per step
+    gather_seconds: float | None = None  # estimated time of gathering a batch's rows from data in memory at once
     num_training_processes: int = 1
-    run_delay: float | None = None  # seconds a step that the training thread was ready and had no core
-    memory_requests: float | None = None  # a step, of the allocator on the GPU to its driver
+    run_delay: float | None = None  # seconds per step that the training thread was runnable without a free core
+    memory_requests: float | None = None  # requests of the GPU allocator to the driver, per step
     frameworks: tuple[str, ...] = ()
     device: str = "cpu"  # where the parameters are
-    where: dict[Phase, Where] = {}  # first place that each phase was entered from
+    where: dict[Phase, Where] = {}  # first place in the source that entered each phase
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     loaders: tuple[LoaderFacts, ...] = ()
@@ -179,27 +181,27 @@ class Facts(Record, frozen=True):
 
 
 class HotLine(Record, frozen=True):
-    """A line of the user's source that the sampler met, in the phase it met it."""
+    """A line of the user's source that was sampled, and the phase in which it ran."""
 
     where: Where
     phase: Phase
-    seconds: float  # a step
+    seconds: float  # per step
     in_worker: bool = False
 
 
 class SyncPoint(Record, frozen=True):
-    """A call that makes the host wait for, or copy from, a tensor."""
+    """A call that waits for a tensor, or copies it to the host."""
 
     kind: str  # ".item()" ...
     where: Where
-    calls: float  # a step
-    seconds: float  # a step
+    calls: float  # per step
+    seconds: float  # per step
 
 
 class Intervention(Record, frozen=True):
-    """A further short run in which one thing was different: what it did to the step time.
+    """A short run with one change, and its effect on the step time.
 
-    `ratio` is candidate / baseline step time. None, with a `note`, when it could not be measured.
+    `ratio` is candidate / baseline step time. It is None, with a `note`, if it could not be measured.
     """
 
     name: str
@@ -212,7 +214,7 @@ class Intervention(Record, frozen=True):
 
 
 class FileRead(Record, frozen=True):
-    """The same files read with their pages dropped, and again."""
+    """The same files read with their pages dropped from the page cache, and again."""
 
     num_files: int
     num_bytes: int
@@ -222,25 +224,25 @@ class FileRead(Record, frozen=True):
 
 
 class Overhead(Record, frozen=True):
-    """What measuring cost."""
+    """The overhead of measuring."""
 
-    ratio: Interval | None  # marked / unmarked step time, interleaved blocks of one run
+    ratio: Interval | None  # instrumented / uninstrumented step time, from alternating segments of one run
     marks_per_step: float
     seconds_per_mark: float
-    record_seconds: float = 0.0  # estimated cost a step of the time-of-record hooks
-    sampler_cpu: float | None = None  # cores used by the parent's resource sampling
+    record_seconds: float = 0.0  # estimated overhead of the baseline hooks, in seconds per step
+    sampler_cpu: float | None = None  # cores used by resource sampling, in hasten's own process
 
 
 class Run(Record, frozen=True):
-    """One measured run of the user's own command, with the further runs made to confirm its causes."""
+    """One measured run of the user's command, with the further runs that confirm causes."""
 
-    version: int  # RECORD_VERSION when it was written
+    version: int  # RECORD_VERSION at the time of writing
     hasten: str
     id: Name
     command: tuple[str, ...]
     directory: str
     started: float  # seconds since 1970
-    ended_by: EndedBy  # "hasten": the window was full; "script": it ended by itself
+    ended_by: EndedBy  # "hasten": all steps were measured; "script": the script ended first
     exit_code: int | None
     machine: Machine
     facts: Facts
@@ -250,9 +252,9 @@ class Run(Record, frozen=True):
     sync_points: tuple[SyncPoint, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
     interventions: tuple[Intervention, ...] = ()
-    untried: tuple[str, ...] = ()  # interventions that would have told something, and were not made
+    untried: tuple[str, ...] = ()  # interventions that apply and were not made
     file_read: FileRead | None = None
-    sandbox: SandboxForm | None = None  # what kept the script's writes from staying; None: nothing, it was a real run
+    sandbox: SandboxForm | None = None  # type of the sandbox; None: a real run without one
     overhead: Overhead | None = None
     timeline: Timeline | None = None
     notes: tuple[str, ...] = ()

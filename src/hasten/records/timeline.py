@@ -1,4 +1,4 @@
-"""A few real steps, as they lay beside each other in time."""
+"""A timeline of a few steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hasten.records.codec import Record
 
 
 class Bar(Record, frozen=True):
-    """One stretch of one lane. Bars of a lane do not overlap."""
+    """One bar in one lane. Bars of a lane do not overlap."""
 
     lane: str  # "main", "worker 1" ..., "device"
     kind: str  # a phase in "main" and "device"; a stage of the loader's work in a worker
@@ -15,9 +15,9 @@ class Bar(Record, frozen=True):
 
 
 class Timeline(Record, frozen=True):
-    """Some steps that followed each other, with what their loader's workers did meanwhile.
+    """Some consecutive steps, with the work of the loader's workers at that time.
 
-    A worker reads, decodes and transforms sample by sample; its bars are what each stage took of a whole batch.
+    A worker reads, decodes and transforms sample by sample; each of its bars is the time of a stage for a whole batch.
     """
 
     start: float  # seconds on the run's clock

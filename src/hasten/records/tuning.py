@@ -1,4 +1,4 @@
-"""What was tried, what was kept, and how that was proven."""
+"""The results of a tuning run: what was tried, what was kept, and the quality check."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Settings = dict[str, Value]
 
 
 class Trial(Record, frozen=True):
-    """One fix, or several at once, against the settings it was tried on, in fresh processes, in turn."""
+    """One fix, or several together, compared with the settings it was added to, in fresh processes that alternate."""
 
     fix: str
-    value: Value  # of the fix, in the candidate
+    value: Value  # value of the fix in the candidate
     verdict: Verdict
-    settings: Settings = {}  # of the baseline
-    together: Settings = {}  # all that the candidate adds, where several fixes were tried at once
+    settings: Settings = {}  # settings of the baseline
+    together: Settings = {}  # everything that the candidate adds, if several fixes were tried together
     speedup: Interval | None = None  # baseline / candidate step time
-    baseline_seconds: tuple[float, ...] = ()  # a step; one value a launch, in the order of the launches
+    baseline_seconds: tuple[float, ...] = ()  # per step; one value per launch, in the order of the launches
     candidate_seconds: tuple[float, ...] = ()
-    predicted: float | None = None  # seconds a step that were promised
-    startup_seconds: float | None = None  # how much later the candidate's steady steps begin
-    memory_bytes: float | None = None  # how much more the candidate takes at its peak
-    seconds: float = 0.0  # that the trial took
+    predicted: float | None = None  # expected saving, in seconds per step
+    startup_seconds: float | None = None  # how much later the candidate reaches steady steps
+    memory_bytes: float | None = None  # how much more memory the candidate needs at its peak
+    seconds: float = 0.0  # duration of the trial
     note: str = ""
 
     @property
     def added(self) -> Settings:
-        """What the candidate adds to the baseline."""
+        """The settings that the candidate adds to the baseline."""
         return self.together or {self.fix: self.value}
 
 
 class Check(Record, frozen=True):
-    """One thing that the proof looked at."""
+    """One check of the quality check."""
 
     what: str
     state: Literal["passed", "failed", "unknown"]
@@ -48,89 +48,90 @@ class Check(Record, frozen=True):
 
     @property
     def is_optional(self) -> bool:
-        """Whether it is asked only where it can be told."""
+        """Whether a plan can be proven without it."""
         return self.what in ("batches", "variety", "drawn anew")
 
 
 class BothSides(Record, frozen=True):
-    """One quantity on both sides, the first of one beside the first of the other.
-
-    One value a launch, a seed or a run.
-    """
+    """One quantity measured on both sides, as pairs: one value per launch, seed or run."""
 
     what: str  # "seconds a step" "loss" "metric" "seconds to target" "seconds to target, or to the end"
     baseline: tuple[float, ...]
     plan: tuple[float, ...]
-    beside: Settings = {}  # that the baseline was seen under, for it draws the plan's random numbers there
-    difference: Interval | None = None  # mean of plan - baseline, pair by pair
+    beside: Settings = {}  # settings of the baseline, with which it draws the same random numbers as the plan
+    difference: Interval | None = None  # mean of plan - baseline over pairs
 
 
 class Proof(Record, frozen=True):
-    """Nothing against the whole plan: is it faster, and does it train as well?"""
+    """The whole plan compared with the baseline: is it faster, and is the model as good?"""
 
     verdict: ProofVerdict
-    guarantee: Guarantee  # of the weakest fix
+    guarantee: Guarantee  # the weakest guarantee of its fixes
     speedup: Interval | None = None  # baseline / plan step time
-    baseline_rate: float | None = None  # samples a second
+    baseline_rate: float | None = None  # samples per second
     plan_rate: float | None = None
-    sooner: Interval | None = None  # baseline / plan seconds until the script's metric reached its target
+    sooner: Interval | None = None  # baseline / plan time until the script's metric reached its target
     measured: tuple[BothSides, ...] = ()
-    baseline_losses: tuple[float | None, ...] = ()  # of the first steps, from one seed; None: not finite
+    baseline_losses: tuple[float | None, ...] = ()  # losses of the first steps, for one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
     plan_batches: tuple[float, ...] = ()  # mean of the first tensor of each batch, in the same launch
-    beside: Settings = {}  # that the baseline's losses were seen under, for it draws the plan's random numbers there
+    beside: Settings = {}  # settings of the baseline's losses, with which it draws the same random numbers as the plan
     checks: tuple[Check, ...] = ()
-    broken_by: tuple[str, ...] = ()  # fixes that were taken out because of it
-    broken_because: tuple[str, ...] = ()  # what was seen of each of them
+    broken_by: tuple[str, ...] = ()  # fixes that were dropped by the quality check
+    broken_because: tuple[str, ...] = ()  # the reason for each of them
 
 
 class Suggestion(Record, frozen=True):
-    """A change that only the user's source can have."""
+    """A change that needs an edit in the user's source."""
 
     kind: str  # of the finding
     file: str
     line: int
     source: str  # the line itself, stripped
     title: str
-    example: str  # two lines of what to write instead
-    recoverable: float  # seconds a step
+    example: str  # replacement code, about two lines
+    recoverable: float  # seconds per step that it would save
 
 
 SkippedState = Literal["does not apply", "does not help", "not tried", "no time"]
 
 
 class Skipped(Record, frozen=True):
-    """A fix without a trial, and why."""
+    """A fix that was not tried, and why."""
 
     fix: str
     reason: str
-    state: SkippedState = "not tried"  # "does not help": by the diagnosis; "no time": worth a trial that was not made
+    state: SkippedState = (
+        "not tried"  # "does not help": according to the diagnosis; "no time": worth a trial that was not made
+    )
 
 
 class Heat(Record, frozen=True):
-    """One whole run under a recipe, beside the plan's other fixes: a first look at which to prove."""
+    """One full run with a training recipe and the plan's other fixes, used to choose the recipe to prove."""
 
-    settings: Settings  # the recipe; none: as the script trains
-    metric: float | None = None  # at its end
-    reached: float | None = None  # seconds from the command's start until the target was reached; None: never
-    note: str = ""  # why it came to nothing
+    settings: Settings  # the recipe; empty: the script's own
+    metric: float | None = None  # final value
+    reached: float | None = (
+        None  # seconds from the start of the command until the target was reached; None: not reached
+    )
+    note: str = ""  # why it failed
 
 
 class Followed(Record, frozen=True):
-    """A run under a plan that nobody measured closely: its own count, told at its end."""
+    """A run of `hasten run`: its own counts, written at its end."""
 
-    script: str  # or the module's name
+    script: str  # or the name of the module
     ended: float  # seconds since 1970
     settings: Settings
     num_steps: int
     samples_per_second: float  # in regular steps
-    baseline_rate: float | None = None  # the script's without the plan, when that was made
+    baseline_rate: float | None = None  # samples per second of the baseline, when the plan was made
 
 
 class Tuning(Record, frozen=True):
-    """One search for a plan: what it began with, what it tried, what it kept."""
+    """One tuning run: its baseline, its trials, and the settings that were kept."""
 
-    version: int  # RECORD_VERSION when it was written
+    version: int  # RECORD_VERSION at the time of writing
     hasten: str
     id: Name
     command: tuple[str, ...]
@@ -138,16 +139,16 @@ class Tuning(Record, frozen=True):
     started: float  # seconds since 1970
     machine: Machine
     state: Literal["running", "interrupted", "done"]
-    settings: Settings = {}  # kept
+    settings: Settings = {}  # of the plan
     trials: tuple[Trial, ...] = ()
     heats: tuple[Heat, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     proof: Proof | None = None
     seconds: float = 0.0  # spent so far
-    step_seconds: float | None = None  # of the baseline, when it was diagnosed
+    step_seconds: float | None = None  # mean step time of the baseline, from its diagnosis
     samples_per_step: float | None = None
-    cache: CacheNeed | None = None  # of the baseline: what a full cache would take, and what of it memory holds
+    cache: CacheNeed | None = None  # of the baseline: what a full cache would need, and how much of it fits in memory
     runs: tuple[Name, ...] = ()  # ids of the diagnosed runs, the baseline's first
-    run_settings: tuple[Settings, ...] = ()  # under which each was made
+    run_settings: tuple[Settings, ...] = ()  # settings of each run
     notes: tuple[str, ...] = ()

@@ -137,7 +137,7 @@ def test_an_action_that_fails_does_not_break_the_import(patches, module, monkeyp
     monkeypatch.setattr(patching, "_warned", set())
     patches.after_import(module, lambda m: m.no_such_function)
     assert importlib.import_module(module).speak() == "quiet"
-    assert capsys.readouterr().err.count("hasten: cannot see into") == 1
+    assert capsys.readouterr().err.count("hasten: cannot instrument") == 1
 
 
 def test_a_warning_is_said_once(monkeypatch, capsys):
