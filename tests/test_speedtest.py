@@ -22,8 +22,8 @@ def test_every_workload_is_listed(ask):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["nothing"], "no such workload: nothing; there is xray, feed, superres, efficient, classify, or all"),
-        (["all", "--data", "."], "--data is for one workload"),
+        (["nothing"], "no such workload: nothing; choose from xray, feed, superres, efficient, classify or all"),
+        (["all", "--data", "."], "--data needs a single workload"),
         (["feed", "--data", "nowhere"], "nowhere: no such folder"),
         (["superres", "--data", "."], "too few images"),
     ],
@@ -44,8 +44,8 @@ def test_several_are_set_beside_each_other(capsys):
     ]
     print_before_and_after(rows, console=Console(width=100, color_system=None))
     text = capsys.readouterr().out
-    assert "320 samples/s" in text and "1.80x (1.60 to 2.00)" in text and "proven" in text
-    assert "3.1x (2.5 to 3.9) to the target" in text and "the plan is empty" in text
+    assert "320 samples/s" in text and "1.80x (95% CI 1.60 to 2.00)" in text and "passed" in text
+    assert "3.1x (2.5 to 3.9) to the target" in text and "empty plan" in text
 
 
 @pytest.mark.slow

@@ -60,12 +60,12 @@ TUNE = [sys.executable, "-c", SOON, "tune"]
     ("words", "message"),
     [
         (["nothing.py"], "no such script"),
-        (["--budget", "soon", "train.py"], "is not a duration"),
+        (["--budget", "soon", "train.py"], "is not a valid duration"),
         (["--resume", "train.py"], "no search of this command to go on with"),
-        (["--recipe", "train.py"], "say by --metric"),
+        (["--recipe", "train.py"], "add --metric"),
         (["--target", "0.5", "--metric", "F1: ([0-9.]+)", "train.py"], "add --recipe"),
         (["--metric", "F1: [0-9]+", "train.py"], "needs one group"),
-        (["--metric", "F1: (", "train.py"], "no regular expression"),
+        (["--metric", "F1: (", "train.py"], "not a valid regular expression"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, message):
@@ -131,7 +131,7 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert tuning.state == "done" and tuning.proof.verdict == "proven", answer.stdout
     assert tuning.proof.speedup.low > 1.2
     assert [sides.what for sides in tuning.proof.measured] == ["seconds a step", "loss"]
-    assert "proven" in answer.stdout.splitlines()[0]
+    assert "Quality check passed" in answer.stdout.splitlines()[0]
     assert left_in(tmp_path) == [".hasten", "hasten.toml", "train.py"]
     assert [p.name for p in (tmp_path / ".hasten" / "tunings" / tuning.id).iterdir()] == ["tuning.json"]
     assert running_in(tmp_path) == []
