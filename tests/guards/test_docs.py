@@ -112,7 +112,7 @@ def test_every_finding_has_a_section_and_every_section_a_finding():
 def test_a_section_says_how_it_is_known_what_is_recoverable_and_what_to_do(kind):
     section = re.split(r"^## ", text("docs/bottlenecks.md"), flags=re.MULTILINE)[1 + KINDS.index(kind)]
     missing = [
-        part for part in ("How it is known", "Recoverable", "What to do", "Trap") if f"**{part}.**" not in section
+        part for part in ("How it is detected", "Recoverable", "What to do", "Trap") if f"**{part}.**" not in section
     ]
     assert missing == []
 
