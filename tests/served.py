@@ -16,6 +16,8 @@ import sys
 import threading
 from pathlib import Path
 
+import hasten
+
 SUBREAPER = 36  # prctl(2): PR_SET_CHILD_SUBREAPER
 HERE = Path(__file__).parent
 PADDING = 100_000  # bytes; a program's words and variables are written over these
@@ -65,7 +67,7 @@ class Servant:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", *FREE) if name in os.environ}
         padding = {f"PADDING{n}": "x" * PADDING for n in range(3)}
-        source = os.fspath(HERE.parent / "src")
+        source = os.fspath(Path(hasten.__file__).parents[1])  # the one that the tests import
         words = [sys.executable, os.fspath(HERE / "warm.py"), str(theirs.fileno()), source, "x" * 2000]
         environment = {**kept, "OMP_NUM_THREADS": "1", **padding}
         self._process = Real(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
