@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from hasten.cgroup import CgroupMemory
 from hasten.fixes.inside import memory
 from hasten.fixes.inside.recompute import blocks_of, recomputing
 from hasten.measurement.inside import shortage
@@ -551,3 +552,9 @@ def test_a_batch_is_let_go_once_its_backward_is_done(put_on):
         assert output.grad_fn is not None and [one() for one in batches] == [None, None, None]
     finally:
         gc.enable()
+
+
+def test_memory_is_short_where_a_control_group_is_nearly_full(monkeypatch):
+    group = CgroupMemory(limit=1000, available=100, page_cache=0)
+    monkeypatch.setattr(shortage, "read_memory", lambda found: group, raising=False)
+    assert shortage.may_run_out()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from hasten.cgroup import CgroupFolders, find_cgroup, parse_counters, read_memory
 from hasten.devices import accelerator
 
 MOST = 0.7  # share of the memory in use, from which it may run out
@@ -36,13 +37,19 @@ def may_run_out() -> bool:
 
 
 def _share_of_machine() -> float:
-    """Share of the machine's memory that is not available; 0 where the system does not say."""
+    """Share of the memory that is not available: of the machine, or of the control group if that leaves less."""
+    group = read_memory(_memory_group())
+    in_group = 0.0 if group is None else 1.0 - group.available / group.limit
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return 1.0 - sizes["MemAvailable"] / sizes["MemTotal"]
-    except (OSError, ValueError, KeyError, IndexError):
-        return 0.0
+        sizes = parse_counters(Path("/proc/meminfo").read_text(encoding="ascii"))
+        return max(in_group, 1.0 - sizes["MemAvailable"] / sizes["MemTotal"])
+    except (OSError, ValueError, KeyError):
+        return in_group
+
+
+@functools.cache
+def _memory_group() -> CgroupFolders | None:
+    return find_cgroup("memory")
 
 
 def _share_of_limit() -> float:
