@@ -154,7 +154,7 @@ class Fix:
         """The value, if it is one for this fix; False always is: off. Raises PlanError."""
         if value is False or self._fits(value):
             return value  # type: ignore[return-value]
-        raise PlanError(f"{self.name} = {_shown(value)} is no setting of it; write {self.allowed}")
+        raise PlanError(f"invalid value for {self.name}: {_shown(value)}; use {self.allowed}")
 
     def _fits(self, value: object) -> bool:
         if self.kind == "switch":
