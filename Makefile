@@ -18,7 +18,7 @@ $(BIN)/hasten: pyproject.toml
 test: venv ## run the tests that start no script and take no seconds; a minute on two cores
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
 
-test-all: venv ## run every test; five minutes on two cores
+test-all: venv ## run every test; seven minutes on two cores
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: venv ## ruff (rules and format) and pyright (strict)

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 import served
-from command import SOURCE, environment, running_in, write
+from command import SOURCE, environment, running_in, tell_of_parent, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reparenting is Linux's")]
 
@@ -179,16 +179,6 @@ def test_a_program_may_be_killed_while_it_is_started(tmp_path):
         assert process.wait(timeout=10) == -signal.SIGKILL
 
 
-class Spawned:
-    """What is pickled for a child names where it is found there."""
-
-    def __call__(self, queue):
-        import multiprocessing
-
-        parent = multiprocessing.parent_process()
-        queue.put((os.getppid() == parent.pid, sys.argv, "torch" in sys.modules, parent.name))
-
-
 def test_children_of_multiprocessing_that_are_spawned_are_forked_too(monkeypatch):
     import multiprocessing
 
@@ -198,11 +188,11 @@ def test_children_of_multiprocessing_that_are_spawned_are_forked_too(monkeypatch
     for spawn in (served.real_spawn, multiprocessing.util.spawnv_passfds):
         monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", spawn)
         queue = context.SimpleQueue()
-        child = context.Process(target=Spawned(), args=(queue,))
+        child = context.Process(target=tell_of_parent, args=(queue,))
         child.start()
-        found.append(queue.get())
-        child.join()
+        child.join(timeout=60)
         assert child.exitcode == 0
+        found.append(queue.get())
     assert len(forked) == 1 and found[0] == found[1]
 
 
