@@ -6,7 +6,7 @@ import pytest
 from guards.claims import CHECKS, missing_checks
 from package_structure import ROOT
 
-TESTS = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest"
+TESTS = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest -n 2 --dist loadgroup"
 
 
 def text(name):
