@@ -181,6 +181,20 @@ def test_close_pixels_are_within_one_even_at_the_sharpest_edges():
         draws_are_torchvisions(transforms, noise, 15, pixels="close", tolerance=1.0)
 
 
+@needs_avx2
+def test_close_pixels_of_one_channel_are_within_one_even_at_the_sharpest_edges():
+    noise = np.random.default_rng(3).integers(0, 2, (200, 150), np.uint8) * np.uint8(255)
+    three = np.repeat(noise[:, :, None], 3, axis=2)
+    for size in ((40, 40), (199, 149), (300, 90)):
+        transforms = [v1.RandomResizedCrop(size, scale=(0.01, 1.0)), v1.PILToTensor()]
+        pipeline = compile_transforms(transforms, pixels="close")
+        with torch.random.fork_rng(devices=[]):
+            for seed in range(15):
+                found, expected = ours(pipeline, noise, seed)[0], reference(transforms, three, seed)[0]
+                assert found.shape == expected.shape
+                assert (found.int() - expected.int()).abs().max() <= 1
+
+
 def test_an_image_with_equal_channels_may_be_passed_as_one_channel():
     grey = photo(61, 83)[:, :, 0].copy()
     three = np.repeat(grey[:, :, None], 3, axis=2)

@@ -1,4 +1,4 @@
-"""One image for three libraries: views for NumPy, Pillow and torch, and resizing by Pillow or torch.
+"""One image for three libraries: views for NumPy, Pillow and torch, and resizing by the fastest of three.
 
 Images are uint8 arrays, (height, width, 3), or (height, width) if all channels are equal, with any strides. No function here
 writes to an array passed to it.
@@ -7,9 +7,11 @@ writes to an array passed to it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import cykooz_resizer
 import numpy as np
 import torch
 from PIL import Image
@@ -57,20 +59,39 @@ class Resampling:
     """A way of resizing.
 
     "pillow" returns Pillow's pixels. "torch" returns those of torchvision on a uint8 tensor, antialiased, in a third of the
-    time: it rounds the weights to 16 bits (Pillow to 22), so bilinear values differ by at most one.
+    time: it rounds the weights to 16 bits (Pillow to 22), so bilinear values differ by at most one. "fastest" is within one
+    of Pillow too: torch's for three channels, cykooz-resizer's for one, which torch does not vectorize. Bilinear only.
     """
 
     filter: Filter
-    library: Literal["pillow", "torch"]
+    library: Literal["pillow", "torch", "fastest"]
 
     def resize(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
         """Return the image at another size; like torchvision, `image` itself if it has that size already."""
         if image.shape[:2] == (height, width):
             return image
-        if self.library == "torch":
+        if self.library == "fastest" and image.ndim == 2:
+            resized = Image.new("L", (width, height))
+            bilinear_resizer()(to_pillow(image), resized)
+            return np.asarray(resized)
+        if self.library != "pillow":
             return _resize_by_torch(image, height, width, self.filter)
         resample = Image.Resampling[self.filter.upper()]
         return from_pillow(to_pillow(image).resize((width, height), resample))
+
+
+@functools.cache
+def bilinear_resizer() -> Callable[[Image.Image, Image.Image], None]:
+    """Return a function that resizes an image of mode RGB or L into another one, within 1/255 of Pillow's bilinear pixels.
+
+    Measured against Pillow 13 on noise and on sharp edges, in 35 pairs of sizes from 1 to 1,000 pixels. The other filters
+    of cykooz-resizer do not qualify: box is up to 34/255 off where an edge falls on half a pixel, bicubic and Lanczos up to
+    5 and 9.
+    """
+    bilinear = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType.bilinear)
+    options = cykooz_resizer.ResizeOptions(resize_alg=bilinear)
+    # A new Resizer takes one microsecond, and two threads cannot use the same.
+    return lambda source, target: cykooz_resizer.Resizer().resize_pil(source, target, options)
 
 
 def torch_resizes_uint8() -> bool:

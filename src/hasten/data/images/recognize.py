@@ -155,7 +155,7 @@ def _resampling(interpolation: object, context: Context) -> Resampling:
         raise Unknown
     # torch's bicubic differs from Pillow's by up to 31 where a sharp edge makes it overshoot.
     close = context.pixels != "identical" and name == "bilinear" and torch_resizes_uint8()
-    return Resampling(cast(Filter, name), "torch" if context.tensor or close else "pillow")
+    return Resampling(cast(Filter, name), "torch" if context.tensor else "fastest" if close else "pillow")
 
 
 def _border(padding: object, fill: int) -> ops.Pad:
