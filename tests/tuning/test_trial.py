@@ -6,7 +6,7 @@ from hasten.measurement.side import Frequencies, SideError
 from hasten.protocol import LaunchSpec
 from hasten.stats import Estimate
 from hasten.tuning.manner import Manner
-from hasten.tuning.trial import Sides, compare, decide, try_fix
+from hasten.tuning.trial import Sides, compare, decide, may_continue, try_fix
 
 MANNER = Manner()
 
@@ -134,3 +134,19 @@ def test_a_whole_plan_is_compared_in_the_same_way(bench, frequencies):
     fake = bench({"bf16": 1.5, "channels_last": 1.2})
     trial = compare(fake, {}, {"bf16": True, "channels_last": True}, frequencies=frequencies, manner=MANNER)
     assert trial.verdict == "faster" and trial.speedup.value == pytest.approx(1.8, rel=0.05)
+
+
+def test_a_trial_whose_time_was_over_continues_as_if_it_had_not_been(bench, frequencies):
+    noisy = {"gains": {"bf16": 1.2}, "noise": 0.1, "seed": 3}
+    whole = trial_of(bench(**noisy), frequencies)
+    fake, sides = bench(**noisy), Sides()
+    first = trial_of(fake, frequencies, sides=sides, time_left=lambda: 0.0)
+    assert first.verdict == "inconclusive" and may_continue(first)
+    continued = trial_of(fake, frequencies, sides=sides)
+    assert continued.baseline_seconds == whole.baseline_seconds and continued.verdict == whole.verdict
+    assert continued.baseline_seconds[:3] == first.baseline_seconds and continued.seconds >= first.seconds
+
+
+def test_a_trial_that_was_given_up_does_not_continue(bench, frequencies):
+    given_up = trial_of(bench({"bf16": 1.03}, noise=0.1, seed=1), frequencies)
+    assert given_up.verdict in ("inconclusive", "no difference") and not may_continue(given_up)

@@ -51,9 +51,12 @@ class Journal:
         part.replace(self.folder / "tuning.json")
 
     def add(self, settings: Settings, trial: Trial) -> None:
-        """A trial has ended, and these settings are left."""
-        self.keep(settings=settings, trials=(*self.tuning.trials, trial))
-        self.on_result(f"trial {len(self.tuning.trials)}: {trial_line(trial, self.tuning)}")
+        """A trial has ended, and these settings are left; one that was continued takes the place of what it was."""
+        trials = list(self.tuning.trials)
+        number = next((n for n, earlier in enumerate(trials) if _is_continued(earlier, trial)), len(trials))
+        trials[number : number + 1] = [trial]
+        self.keep(settings=settings, trials=tuple(trials))
+        self.on_result(f"trial {number + 1}: {trial_line(trial, self.tuning)}")
 
     def note(self, note: str) -> None:
         """Something that a reader of the result should know."""
@@ -86,3 +89,8 @@ class Journal:
         """Leave no folder where there is no record."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()  # refused where it is not empty
+
+
+def _is_continued(earlier: Trial, trial: Trial) -> bool:
+    same = earlier.settings == trial.settings and earlier.added == trial.added
+    return same and earlier.verdict == "inconclusive"

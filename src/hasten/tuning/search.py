@@ -6,14 +6,16 @@ to measure: it asks for trials and for diagnoses.
 Greedy: what promises most is tried first, on top of what was kept: alone, or, where there is no time for that, with what
 else promises much and answers another cause. After each fix that is kept the run is
 diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others. The search goes on until nothing is left that may save 2% of
+others. A trial that ran out of its share of time before it was clear continues, where what it shows so far is worth more
+than what else is waiting. The search goes on until nothing is left that may save 2% of
 the step, or its time is over.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hasten import format
 from hasten.fixes.catalog import CATALOG, checked
@@ -21,6 +23,7 @@ from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
 from hasten.fixes.recipe import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
 from hasten.tuning.judge import draws_anew
+from hasten.tuning.trial import may_continue
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 ENOUGH = 2.0  # times what trials of each usually take: with less time they are tried at once
@@ -41,11 +44,19 @@ class Candidate:
 
     fix: Fix
     proposal: Proposal
+    so_far: Trial | None = None  # its trial, if that can continue
 
     @property
     def promise(self) -> float:
         """Seconds a step that it may save, for as long as a trial usually takes."""
-        return self.proposal.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
+        return self.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
+
+    @property
+    def saves(self) -> float:
+        """Seconds a step that it may save: as predicted, or as its trial shows so far."""
+        if self.so_far is None or self.so_far.speedup is None:
+            return self.proposal.saves
+        return statistics.fmean(self.so_far.baseline_seconds) * (1 - 1 / self.so_far.speedup.value)
 
 
 def candidates(
@@ -74,8 +85,12 @@ def candidates(
             most = max(p.saves for p in proposed) / situation.case.step
             skipped.append(Skipped(fix=fix.name, reason=f"it would save {format.share(most)} of the step at most"))
         found += [Candidate(fix=fix, proposal=proposal) for proposal in worth]
+    return _most_promising_first(found), skipped
+
+
+def _most_promising_first(found: Sequence[Candidate]) -> list[Candidate]:
     # What only the user can answer for is tried last: its gain is a suggestion.
-    return sorted(found, key=lambda c: (c.fix.is_users_word, -c.promise)), skipped
+    return sorted(found, key=lambda c: (c.fix.is_users_word, -c.promise))
 
 
 def search(
@@ -95,9 +110,10 @@ def search(
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
     last_seconds = 0.0  # that the last trial took
+    unclear: list[Candidate] = []  # tried with these settings, and not clear yet
     while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
-        waiting = [c for c in waiting if _agrees(settings, c)]
+        waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
         if not waiting or time_left() <= (last_seconds / 2 if settings else 0.0):
             on_end(situation, waiting)
@@ -109,16 +125,27 @@ def search(
         added = {c.fix.name: c.proposal.value for c in chosen}
         rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
         trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
-        last_seconds = trial.seconds
+        so_far = chosen[0].so_far
+        last_seconds = trial.seconds - (so_far.seconds if so_far is not None else 0.0)
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
+        unclear = [c for c in unclear if c.so_far is not so_far]
+        if len(added) == 1 and may_continue(trial) and _num_pairs(trial) > _num_pairs(so_far):
+            continued = replace(chosen[0], so_far=trial)
+            unclear += [continued] if continued.saves >= situation.least else []
         if trial.verdict == "faster" and not chosen[0].fix.is_users_word:
             settings = {**settings, **added}
+            tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they begin anew, on top of what was kept
+            unclear = []
             yield settings, trial
             again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
             situation = again if again is not None else situation
         else:
             yield settings, trial
+
+
+def _num_pairs(trial: Trial | None) -> int:
+    return len(trial.baseline_seconds) if trial is not None else 0
 
 
 def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:

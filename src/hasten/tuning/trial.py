@@ -46,6 +46,7 @@ class Sides:
 
     baseline: list[Seen] = field(default_factory=list)
     candidate: list[Seen] = field(default_factory=list)
+    elapsed: float = 0.0  # seconds that they took
 
     def add_pair(self, baseline: Chosen, candidate: Chosen, manner: Manner) -> None:
         """One more launch of each; which comes first changes from pair to pair. Raises SideError."""
@@ -95,10 +96,11 @@ def try_fix(
     *,
     frequencies: Frequencies,
     manner: Manner,
+    sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """The settings with a fix, or several, against those without."""
+    """The settings with a fix, or several, against those without; `sides` are of the same trial, to be continued."""
     candidate = {**settings, **added}
     (fix, value), *others = added.items()
     trial = compare(
@@ -108,6 +110,7 @@ def try_fix(
         fix=fix,
         frequencies=frequencies,
         manner=manner,
+        sides=sides,
         time_left=time_left,
         on_pair=on_pair,
     )
@@ -123,15 +126,16 @@ def compare(
     frequencies: Frequencies,
     manner: Manner,
     gives_up: bool = True,
+    sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
     """One set of settings against another, until it is clear or time is over; or not worth going on, if it `gives_up`."""
-    began = time.monotonic()
-    sides = Sides()
+    sides = sides if sides is not None else Sides()
+    began = time.monotonic() - sides.elapsed
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
-        for number in range(1, manner.most_pairs + 1):
+        for number in range(len(sides.baseline) + 1, manner.most_pairs + 1):
             try:
                 sides.add_pair((bench, settings), (bench, candidate), manner)
             except SideError as error:
@@ -149,11 +153,21 @@ def compare(
                 break
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
+    sides.elapsed = time.monotonic() - began
     told = _told(trial, sides, frequencies, gives_up=gives_up)
     makes = any(CATALOG[name].keeps_in for name in candidate if name not in settings)
     return msgspec.structs.replace(
-        told, startup_seconds=_later_start(sides, first=makes), seconds=time.monotonic() - began
+        told, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed
     )
+
+
+def may_continue(trial: Trial) -> bool:
+    """Whether only its time was over: more pairs may make it clear."""
+    num_pairs = len(trial.baseline_seconds)
+    if trial.verdict != "inconclusive" or trial.speedup is None or num_pairs >= max(LOOKS):
+        return False
+    looked = max((number for number in LOOKS if number <= num_pairs), default=0)
+    return decide(Estimate(trial.speedup.value, trial.speedup.low, trial.speedup.high), looked) is None
 
 
 def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:

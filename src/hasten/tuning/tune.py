@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -41,7 +41,7 @@ from hasten.tuning.reserve import Reserve, reserve
 from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.suggestions import suggestions_for
-from hasten.tuning.trial import try_fix
+from hasten.tuning.trial import Sides, may_continue, try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {fix.name for fix in input.FIXES}
@@ -105,6 +105,8 @@ class _Tuning:
     root: Path
     on_progress: Progress
     on_result: Callable[[str], object]
+    # What trials that may continue have measured, by settings and what was added.
+    unclear: dict[tuple[object, object], Sides] = field(default_factory=dict)
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
@@ -264,15 +266,20 @@ class _Tuning:
     def _try(self, first: Situation, settings: Settings, added: Settings, promised: float, share: float) -> Trial:
         until = self.journal.spent() + share * self.journal.left_for_search()
         self.journal.tell(f"trying {format.added(added)}")
+        this = (tuple(settings.items()), tuple(added.items()))
+        sides = self.unclear.pop(this, Sides())
         trial = try_fix(
             self.bench,
             settings,
             added,
             frequencies=Frequencies.of(first.case.facts),
             manner=manner_of(first, {**settings, **added}),
+            sides=sides,
             time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
             on_pair=lambda number, estimate: self.journal.tell(_trying(format.added(added), number, estimate)),
         )
+        if may_continue(trial):
+            self.unclear[this] = sides
         trial = msgspec.structs.replace(trial, predicted=promised)
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
 
