@@ -31,8 +31,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.fixes.catalog import specs_of
-from hasten.measurement.inside import child, course
-from hasten.measurement.inside.following import follow
+from hasten.agent import child, course
+from hasten.agent.following import follow
 from hasten.protocol import Following, LaunchSpec
 from hasten.stats import ratio_interval
 from hasten.tuning.running import SURVIVAL

@@ -22,10 +22,6 @@ from hasten.errors import RecordError
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"  # environment variable: where measured processes write their messages
 SPEC_VARIABLE = "HASTEN_SPEC"  # environment variable: the LaunchSpec, as JSON
 TURN_ASKS, TURN_TOLD = "turn-asks", "turn-told"  # named pipes: a process asks for its turn, and is told that it is
-START = "hasten.fixes.inside.start:start"  # applies the fixes: called with the spec, the folder and the patches
-SWITCH = (
-    "hasten.fixes.inside.switches:make"  # turns a fix on and off: called with the session, the patches and its spec
-)
 
 Message = TypeVar("Message")
 Value = bool | int | float | str  # of a fix

@@ -6,12 +6,12 @@ import warnings
 import pytest
 import torch
 
+from hasten.agent.device_watch import DeviceWatch
+from hasten.agent.marks import Marks
+from hasten.agent.shortage import make_room, ran_out
 from hasten.devices import accelerator, cuda
 from hasten.devices.nvml import Nvml
 from hasten.fixes.inside.chance import chance, chance_on, set_chance
-from hasten.measurement.inside.device_watch import DeviceWatch
-from hasten.measurement.inside.marks import Marks
-from hasten.measurement.inside.shortage import make_room, ran_out
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")

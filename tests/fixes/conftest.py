@@ -1,25 +1,16 @@
 import pytest
-
-from hasten.agent.patches import Patches
-from hasten.fixes.inside.site import Site
-from hasten.protocol import FixSpec
+from training_process import Process
 
 
 @pytest.fixture
-def site(monkeypatch):
+def process(monkeypatch):
     monkeypatch.setattr("hasten.agent.patches._warned", set())
-    patches = Patches()
-    yield Site(patches)
-    patches.undo()
+    process = Process()
+    yield process
+    process.patches.undo()
 
 
 @pytest.fixture
-def put_on(site):
-    """Put a fix of the catalog on, by its name."""
-    from hasten.fixes.catalog import CATALOG
-
-    def put(name, value=True):
-        site.install(FixSpec(name=name, installer=CATALOG[name].installer, value=value))
-        return site.states
-
-    return put
+def put_on(process):
+    """Apply an optimization of the catalog, by its name."""
+    return process.put_on

@@ -86,12 +86,12 @@ def test_gradients_are_dropped_whatever_the_script_says(put_on):
     assert model.weight.grad is None
 
 
-def test_the_number_of_threads_is_the_plans(site, put_on):
+def test_the_number_of_threads_is_the_plans(process, put_on):
     before = torch.get_num_threads()
     put_on("cpu_threads", 1)
     torch.set_num_threads(2)
     assert torch.get_num_threads() == 1
-    site.patches.undo()
+    process.patches.undo()
     assert torch.get_num_threads() == before
 
 
@@ -195,7 +195,7 @@ def train(weight):
 """
 
 
-def test_anomaly_detection_stays_on_where_the_script_catches_what_it_raises(put_on, tmp_path, site):
+def test_anomaly_detection_stays_on_where_the_script_catches_what_it_raises(put_on, tmp_path, process):
     script = tmp_path / "catching.py"
     script.write_text(CATCHING)
     inside = {}
@@ -204,7 +204,7 @@ def test_anomaly_detection_stays_on_where_the_script_catches_what_it_raises(put_
     weight = torch.ones(2, requires_grad=True)
     inside["train"](weight)
     assert weight.grad is None, "a gradient that is not a number was let pass"
-    assert "catches" in site.states["no_debug"]
+    assert "catches" in process.states["no_debug"]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)])
@@ -224,16 +224,15 @@ def test_a_head_that_some_steps_do_not_use_is_trained_as_with_gradients_of_zeros
     assert all(torch.equal(one, other) for one, other in zip(expected, trained()))
 
 
-def test_a_compiled_forward_is_the_same_function(site, monkeypatch):
+def test_a_compiled_forward_is_the_same_function(process, monkeypatch):
     compiled = []
 
-    def compile(function, *, mode):
+    def compile(model, *, mode):
         compiled.append(mode)
-        return function
+        return model._call_impl
 
-    monkeypatch.setattr(torch, "compile", compile)
-    site.states["compile"] = "on"
-    execution.compile(site, "compile", "default")
+    monkeypatch.setattr(process.models, "compile", compile)
+    execution.compile(process.handle("compile"), "default")
     expected, _ = fit(convolutions())
     assert compiled == ["default"] and expected
 
@@ -246,10 +245,10 @@ def test_a_script_that_compiles_is_left_alone(put_on):
     assert "compiles its model itself" in states["compile"]
 
 
-def test_denormal_numbers_are_flushed_until_undo(site, put_on):
+def test_denormal_numbers_are_flushed_until_undo(process, put_on):
     if put_on("flush_denormal")["flush_denormal"] != "on":
         pytest.skip("this CPU cannot")
     torch.set_flush_denormal(False)  # as a script may say
     assert (torch.tensor([1e-40]) * 1).item() == 0.0
-    site.patches.undo()
+    process.patches.undo()
     assert (torch.tensor([1e-40]) * 1).item() != 0.0

@@ -57,12 +57,12 @@ def test_it_learns_as_well_under(put_on, name, value):
     assert pinned == {name == "pin_memory"}
 
 
-def test_tf32_is_off_again_when_the_fix_is(put_on, site):
+def test_tf32_is_off_again_when_the_fix_is(put_on, process):
     before = cuda.allows_tf32()
     put_on("tf32")
     fit(steps=1)
     assert cuda.allows_tf32()
-    site.patches.undo()
+    process.patches.undo()
     assert cuda.allows_tf32() == before
 
 
@@ -75,7 +75,7 @@ def test_copies_of_pinned_batches_do_not_wait(put_on):
     assert losses == pytest.approx(plain, rel=1e-3)
 
 
-def test_memory_stays_with_the_allocator_though_the_script_gives_it_back(put_on, site):
+def test_memory_stays_with_the_allocator_though_the_script_gives_it_back(put_on, process):
     def step():
         torch.zeros(1 << 24, device="cuda")
         torch.cuda.empty_cache()
@@ -90,7 +90,7 @@ def test_memory_stays_with_the_allocator_though_the_script_gives_it_back(put_on,
     for _ in range(3):
         step()
     assert cuda.memory_requests() == kept
-    site.patches.undo()
+    process.patches.undo()
     step()
     step()
     assert cuda.memory_requests() > kept

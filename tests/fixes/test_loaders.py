@@ -241,11 +241,11 @@ def test_a_cache_that_nothing_goes_through_says_so(put_on):
     assert "read through a library" in states["cache"]
 
 
-def test_after_undo_the_loader_is_torchs_again(site, put_on):
+def test_after_undo_the_loader_is_torchs_again(process, put_on):
     put_on("loader")
     loader = DataLoader(Squares(), 5)
     batches(loader)
-    site.patches.undo()
+    process.patches.undo()
     assert type(iter(loader)).__module__ == "torch.utils.data.dataloader"
 
 

@@ -8,12 +8,10 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
+from training_process import Process
 
-from hasten.agent.patches import Patches
 from hasten.data.memo import keys
 from hasten.data.memo.memo import current
-from hasten.fixes.inside.site import Site
-from hasten.protocol import FixSpec
 
 
 @pytest.fixture
@@ -21,14 +19,13 @@ def put_on(monkeypatch, tmp_path):
     monkeypatch.setattr(keys, "QUIET_SECONDS", 0.0)
     monkeypatch.setenv("HASTEN_MEMO", tmp_path.name)
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
-    site = Site(Patches())
+    process = Process()
 
     def put_on(fix, value, module="memo"):
-        site.install(FixSpec(name=fix, installer=f"hasten.fixes.inside.{module}:{fix}", value=value))
-        return site.states
+        return process.put_on(fix, value, installer=f"hasten.fixes.inside.{module}:{fix}")
 
     yield put_on
-    site.patches.undo()
+    process.patches.undo()
     assert current() is None
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from hasten.agent import shortage
 from hasten.cgroup import CgroupMemory
 from hasten.fixes.inside import memory
 from hasten.fixes.inside.recompute import blocks_of, recomputing
-from hasten.measurement.inside import shortage
 
 
 class Text(nn.Module):
@@ -497,7 +497,7 @@ def test_another_error_passes_untouched(put_on):
 
 
 def test_what_says_that_memory_has_run_out():
-    from hasten.measurement.inside.shortage import ran_out
+    from hasten.agent.shortage import ran_out
 
     assert ran_out(torch.OutOfMemoryError("CUDA out of memory"))
     assert ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
@@ -505,9 +505,9 @@ def test_what_says_that_memory_has_run_out():
     assert not ran_out(ValueError("can't allocate memory"))
 
 
-def test_the_memory_fix_is_gone_after_undo(site, put_on):
+def test_the_memory_fix_is_gone_after_undo(process, put_on):
     put_on("micro_batch", "auto")
-    site.patches.undo()
+    process.patches.undo()
     assert memory._known == []
 
 

@@ -100,11 +100,11 @@ def test_the_dataset_is_not_under_it(put_on):
     assert all(bool(flags.all()) for flags in DataLoader(Products(), batch_size=2))
 
 
-def test_matmul_precision_is_set_and_put_back(site, put_on):
+def test_matmul_precision_is_set_and_put_back(process, put_on):
     before = torch.get_float32_matmul_precision()
     put_on("matmul_precision", "medium")
     assert torch.get_float32_matmul_precision() == "medium"
-    site.patches.undo()
+    process.patches.undo()
     assert torch.get_float32_matmul_precision() == before
 
 
@@ -114,22 +114,20 @@ def test_what_needs_a_gpu_says_so_without_one(put_on, name):
     assert put_on(name)[name] != "on"
 
 
-def test_a_scaled_loss_trains_as_an_unscaled_one(site):
+def test_a_scaled_loss_trains_as_an_unscaled_one(process):
     from hasten.fixes.inside.loss_scale import scale_losses
 
     plain, _ = fit(Net())
-    site.states["fp16"] = "on"
-    scale_losses(site, "fp16")
+    scale_losses(process.handle("fp16"))
     losses, _ = fit(Net())
     assert losses == pytest.approx(plain, rel=1e-6)
 
 
 @pytest.mark.parametrize("module", [torch.nn.utils, torch.nn.utils.clip_grad], ids=["utils", "clip_grad"])
-def test_clipping_sees_gradients_of_their_own_size(site, module):
+def test_clipping_sees_gradients_of_their_own_size(process, module):
     from hasten.fixes.inside.loss_scale import scale_losses
 
-    site.states["fp16"] = "on"
-    scale_losses(site, "fp16")
+    scale_losses(process.handle("fp16"))
     weight = nn.Parameter(torch.tensor([3.0]))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     (2 * weight).sum().backward()
@@ -153,13 +151,12 @@ def test_a_step_with_an_infinite_gradient_changes_nothing_and_lowers_the_scale()
 
 
 @pytest.fixture
-def scaled(site):
-    """A site on which losses are scaled, as by fp16 on a GPU."""
+def scaled(process):
+    """A process in which losses are scaled, as by fp16 on a GPU."""
     from hasten.fixes.inside.loss_scale import scale_losses
 
-    site.states["fp16"] = "on"
-    scale_losses(site, "fp16")
-    return site
+    scale_losses(process.handle("fp16"))
+    return process
 
 
 def two(lr=1.0):
@@ -270,9 +267,9 @@ def test_a_context_that_says_false_itself_guards_what_needs_float32(put_on):
     assert {scores for _, scores in model.seen} == {torch.float32}
 
 
-def test_taken_off_contexts_are_as_the_script_wrote_them(put_on, site):
+def test_taken_off_contexts_are_as_the_script_wrote_them(put_on, process):
     entering = torch.autocast.__enter__
     put_on("bf16")
     fit(WithOptions(amp=False))
-    site.patches.undo()
+    process.patches.undo()
     assert torch.autocast.__enter__ is entering

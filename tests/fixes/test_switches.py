@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hasten.agent.models import Models
 from hasten.agent.patches import Patches
-from hasten.fixes.inside import switches
+from hasten.agent.schedule import switch_of
 from hasten.measurement.interventions import SETTLE, TOGGLED
 from hasten.protocol import FixSpec, SwitchSpec
 
@@ -41,13 +42,14 @@ class Training:
         self.model = Net()
         self.optimizer = kind(self.model.parameters(), lr=0.01, **settings)
         self.inputs = torch.randn(2, 3, 5, 5)
-        self.session = types.SimpleNamespace(not_applied={})
+        self.session = types.SimpleNamespace(not_applied={}, models=Models(HOOKS))
+        self.session.models.discover()
 
     def switch(self, cause, value=True):
         """As a measured launch makes it."""
         name, installer = TOGGLED[cause]
         fix = FixSpec(name=name, installer=installer, value=value)
-        made = switches.make(self.session, HOOKS, SwitchSpec(cause=cause, fix=fix, settle=SETTLE.get(cause, 1)))
+        made = switch_of(self.session, HOOKS, SwitchSpec(cause=cause, fix=fix, settle=SETTLE.get(cause, 1)))
         HOOKS.on_undo(made.off)
         return made
 

@@ -32,14 +32,14 @@ KNOWN_NAMES = {
         "measurement/interventions.py",
         "fixes/inside/",
     ): "a launch puts on fixes by name; goes when one file holds both",
-    ("measurement/inside/loaders.py", "data/memo/memo.py"): "looked up among the loaded modules, never imported",
-    ("measurement/inside/workers.py", "data/workers/builder.py"): "timed once it was imported, never imported",
+    ("agent/loaders.py", "data/memo/memo.py"): "looked up among the loaded modules, never imported",
+    ("agent/workers.py", "data/workers/builder.py"): "timed once it was imported, never imported",
 }
 SMALL = 40  # lines
 SMALL_SINGLES = {
     "fixes/inside/start.py": "runs in the training process, and is named by the message to it",
     "fixes/memory.py": "one file for each kind of fix",
-    "measurement/inside/following.py": "keeps a run under a plan apart from a measured one",
+    "agent/following.py": "keeps a run under a plan apart from a measured one",
     "reports/page/widths.py": "a table of character widths",
     "reports/speedtest.py": "one file for each report",
     "tuning/suggestions.py": "texts for a reader, apart from the search",
@@ -111,7 +111,7 @@ def test_no_import_is_relative(sources):
         ("reports/text.py", "from hasten.diagnosis.case import Case\n"),  # of the same layer
         ("data/images/decode.py", "from hasten.data.memo.memo import Memo\n"),  # within one room
         ("data/layout/tree.py", "from hasten.data.loader import Loader\n"),
-        ("measurement/inside/session.py", "from hasten.measurement.launch import launch\n"),
+        ("agent/session.py", "from hasten.measurement.launch import launch\n"),
     ],
 )
 def test_an_import_that_goes_up_is_seen(tmp_path, file, text):
@@ -256,7 +256,7 @@ def test_a_workload_that_imports_hasten_is_seen(tmp_path, text):
 
 # -------------------------------------------------------------------------------------------- in the user's process
 
-IN_USERS_PROCESS = ("agent", "measurement/autoload", "measurement/inside", "fixes/inside")
+IN_USERS_PROCESS = ("agent", "measurement/autoload", "agent", "fixes/inside")
 SANDBOX = ("early/sitecustomize.py", "enter.py", "guard.py", "redirect.py", "view.py")  # programs, and what they load
 
 

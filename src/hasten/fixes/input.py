@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hasten.agent.libraries import KEPT, KEPT_TRANSFORM
 from hasten.diagnosis.case import WORTH_INFERRED
 from hasten.fixes.fix import Fix, Proposal, Situation, from_finding
 from hasten.fixes.own_functions import own_functions
-from hasten.measurement.inside.libraries import KEPT, KEPT_TRANSFORM
 from hasten.records import LoaderFacts, Stage
 
 INSIDE = "hasten.fixes.inside.loaders"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hasten.agent.programs import JOINED
 from hasten.measurement.folding import epoch_starts, segment_means, validation_cycles
-from hasten.measurement.inside.programs import JOINED
 from hasten.measurement.interventions import Further
 from hasten.measurement.recorder import Recorded
 from hasten.raw_run import DEVICE_REPLAY, JOIN, PLAIN, REPLAY

@@ -36,7 +36,7 @@ class Here:
         self.run: Run | None = None
 
     def __enter__(self) -> Here:
-        from hasten.measurement.inside.child import begin
+        from hasten.agent.child import begin
 
         self._around = ExitStack()
         try:

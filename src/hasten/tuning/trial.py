@@ -156,9 +156,7 @@ def compare(
     sides.elapsed = time.monotonic() - began
     told = _told(trial, sides, frequencies, gives_up=gives_up)
     makes = any(CATALOG[name].keeps_in for name in candidate if name not in settings)
-    return msgspec.structs.replace(
-        told, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed
-    )
+    return msgspec.structs.replace(told, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
 
 
 def may_continue(trial: Trial) -> bool:

@@ -18,9 +18,9 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from torch.utils import _pytree
 
 from hasten.agent.patches import Patches
+from hasten.agent.shortage import ran_out
 from hasten.fixes.inside.chance import chance, set_chance
 from hasten.fixes.inside.pieces import OUTPUT, Work, has_rows
-from hasten.measurement.inside.shortage import ran_out
 
 AGREE = 1e-3  # relative to the largest output: samples that see each other differ by far more, kernels by far less
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")

@@ -1,6 +1,6 @@
 """Debugging aids that were left on: anomaly detection and profilers.
 
-In: a site. Out: they stay off, and what reads a profiler's result finds it empty. Refuses to keep anomaly
+In: a handle. Out: they stay off, and what reads a profiler's result finds it empty. Refuses to keep anomaly
 detection off where the script may catch what it raises.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch.autograd.profiler_util import EventList
 
-from hasten.fixes.inside.site import Site
-from hasten.measurement.inside.frames import user_place
+from hasten.agent.frames import user_place
+from hasten.agent.handle import Handle
 from hasten.protocol import Value
 
 Function = Callable[..., object]
@@ -26,16 +26,18 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline")
 RESULTS = ("key_averages", "events", "total_average")
 
 
-def no_debug(site: Site, fix: str, value: Value) -> None:
+def no_debug(handle: Handle, value: Value) -> None:
     """Anomaly detection and profilers stay off."""
-    no_anomaly_detection(site, fix, value)
-    no_profiler(site, fix, value)
+    no_anomaly_detection(handle, value)
+    no_profiler(handle, value)
 
 
-def no_anomaly_detection(site: Site, fix: str, _value: Value) -> None:
+def no_anomaly_detection(handle: Handle, _value: Value) -> None:
     """Anomaly detection alone stays off; but where the script may catch what it raises, it is left as it is."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    site.patches.on_undo(lambda: torch.set_anomaly_enabled(*before))  # once the function below is the script's again
+    handle.patches.on_undo(
+        lambda: torch.set_anomaly_enabled(*before)
+    )  # once the function below is the script's again
     torch.set_anomaly_enabled(False)
 
     def staying_off(original: Function) -> Function:
@@ -44,12 +46,12 @@ def no_anomaly_detection(site: Site, fix: str, _value: Value) -> None:
             place = user_place(sys._getframe(1)) if mode else None  # pyright: ignore[reportPrivateUsage]
             if place is None or not _catches_backward(place[0]):
                 return original(False)
-            site.refuse(fix, "the script catches exceptions of backward, which may be anomaly detection's")
+            handle.refuse("the script catches exceptions of backward, which may be anomaly detection's")
             return original(mode, *arguments, **settings)
 
         return set_anomaly_enabled
 
-    site.patches.wrap(torch, "set_anomaly_enabled", staying_off)
+    handle.patches.wrap(torch, "set_anomaly_enabled", staying_off)
 
 
 @functools.cache
@@ -74,16 +76,16 @@ def _called_in(node: ast.AST) -> set[str]:
     return {name for name in names if name is not None}
 
 
-def no_profiler(site: Site, _fix: str, _value: Value) -> None:
+def no_profiler(handle: Handle, _value: Value) -> None:
     """Profilers alone stay off."""
     for kind in PROFILERS:
         for name in (*SWITCHES, *EXPORTS):
             if hasattr(kind, name):
-                site.patches.wrap(kind, name, _returning_itself if name in SWITCHES else _doing_nothing)
+                handle.patches.wrap(kind, name, _returning_itself if name in SWITCHES else _doing_nothing)
         for name in RESULTS:
             if hasattr(kind, name):
-                site.patches.wrap(kind, name, _finding_nothing)
-        site.patches.wrap(kind, "__exit__", _doing_nothing)
+                handle.patches.wrap(kind, name, _finding_nothing)
+        handle.patches.wrap(kind, "__exit__", _doing_nothing)
 
 
 def _returning_itself(original: Function) -> Function:

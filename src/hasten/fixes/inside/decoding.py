@@ -1,6 +1,6 @@
 """JPEG files that the script opens with Pillow, decoded by a faster library with the same pixels.
 
-In: a site. Out: `Image.load` of a JPEG that nobody has drafted or cut is simplejpeg's. Refuses whatever is unusual:
+In: a handle. Out: `Image.load` of a JPEG that nobody has drafted or cut is simplejpeg's. Refuses whatever is unusual:
 that is Pillow's to decode, or to complain of.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.agent.handle import Handle, NotApplicableError
 from hasten.protocol import Value
 
 Function = Callable[..., Any]
 
 
-def decode(site: Site, fix: str, _value: Value) -> None:
+def decode(handle: Handle, _value: Value) -> None:
     """Pillow's JPEG files are decoded by simplejpeg."""
     try:
         from hasten.data.images.decode import decode_jpeg, simplejpeg_agrees
@@ -26,12 +26,12 @@ def decode(site: Site, fix: str, _value: Value) -> None:
 
     def take_over(module: ModuleType) -> None:
         if not simplejpeg_agrees():
-            site.refuse(fix, "this Pillow stands on another libjpeg, whose pixels differ")
+            handle.refuse("this Pillow stands on another libjpeg, whose pixels differ")
             return
-        site.patches.wrap(module.JpegImageFile, "load", lambda original: _loading(original, decode_jpeg))
+        handle.patches.wrap(module.JpegImageFile, "load", lambda original: _loading(original, decode_jpeg))
 
     # A script that opens no JPEG file never imports this, and needs nothing of ours.
-    site.patches.after_import("PIL.JpegImagePlugin", take_over)
+    handle.patches.after_import("PIL.JpegImagePlugin", take_over)
 
 
 def _loading(original: Function, decode_jpeg: Function) -> Function:

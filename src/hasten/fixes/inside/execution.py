@@ -14,16 +14,18 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hasten.agent.frames import Lines, lines_above
+from hasten.agent.handle import Handle, NotApplicableError
+from hasten.agent.models import Forward
+from hasten.agent.nests import tensors_in, with_tensors
 from hasten.devices import cuda
-from hasten.fixes.inside.site import Forward, NotApplicableError, Site
-from hasten.measurement.inside.frames import Lines, lines_above
-from hasten.measurement.inside.nests import tensors_in, with_tensors
 from hasten.protocol import Value
 
 Function = Callable[..., object]
@@ -31,7 +33,7 @@ ENOUGH = 2  # outputs in a row that were dropped: it is a validation
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-def channels_last(site: Site, fix: str, _value: Value) -> None:
+def channels_last(handle: Handle, _value: Value) -> None:
     """Weights of convolutions, and what the model is given, lie channel by channel within each pixel."""
 
     converted = WeakTensorKeyDictionary()
@@ -49,7 +51,7 @@ def channels_last(site: Site, fix: str, _value: Value) -> None:
     def convert_state(optimizer: Optimizer) -> None:
         # A checkpoint's, or an earlier step's: kernels are slow where a parameter and its state differ in layout.
         _lay_out_state(optimizer, converted, torch.channels_last)
-        site.patches.on_undo(lambda: _lay_out_state(optimizer, converted, torch.contiguous_format))
+        handle.patches.on_undo(lambda: _lay_out_state(optimizer, converted, torch.contiguous_format))
 
     def around(
         _module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
@@ -58,10 +60,10 @@ def channels_last(site: Site, fix: str, _value: Value) -> None:
         output = forward(*arguments, **{name: _channels_last(value) for name, value in settings.items()})
         return with_tensors(output, _as_it_was)  # the script may look at it by `view`
 
-    site.on_model(fix, convert)
-    site.on_optimizer(fix, convert_state)
-    site.around_forward(fix, around)
-    site.patches.on_undo(lambda: _lay_out(list(converted), torch.contiguous_format))
+    handle.on_model(convert)
+    handle.on_optimizer(convert_state)
+    handle.around_forward(around)
+    handle.patches.on_undo(lambda: _lay_out(list(converted), torch.contiguous_format))
 
 
 def _lay_out(weights: Iterable[torch.Tensor], layout: torch.memory_format) -> None:
@@ -88,20 +90,24 @@ def _as_it_was(output: torch.Tensor) -> torch.Tensor:
     return output.contiguous() if output.dim() == 4 else output
 
 
-def compile(site: Site, fix: str, value: Value) -> None:
+def compile(handle: Handle, value: Value) -> None:
     """The roots' forward compiled by torch.compile, in place: the model and its state keys stay what they are."""
 
-    def compiled(forward: Forward) -> Forward:
-        made = site.compiled(forward, mode=str(value))
-        if value != "reduce-overhead":
-            return made
+    compiled: WeakKeyDictionary[nn.Module, Forward] = WeakKeyDictionary()
+
+    def around(
+        module: nn.Module, _forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
+    ) -> object:
+        if module not in compiled:
+            compiled[module] = handle.models.compile(module, mode=str(value))
+        output = compiled[module](*arguments, **settings)
         # The next call of a captured graph writes to the same memory, and the script may keep what it was given.
-        return lambda *arguments, **settings: with_tensors(made(*arguments, **settings), torch.clone)
+        return with_tensors(output, torch.clone) if value == "reduce-overhead" else output
 
-    site.on_inner_forward(fix, compiled)
+    handle.around_forward(around)
 
 
-def fused_optimizer(site: Site, fix: str, _value: Value) -> None:
+def fused_optimizer(handle: Handle, _value: Value) -> None:
     """One kernel updates all parameters, instead of several for each."""
 
     def fuse(optimizer: Optimizer) -> None:
@@ -128,9 +134,9 @@ def fused_optimizer(site: Site, fix: str, _value: Value) -> None:
                 if isinstance(state.get("step"), torch.Tensor) and not any(fused for fused, _ in before):
                     state["step"] = state["step"].cpu()
 
-        site.patches.on_undo(undo)
+        handle.patches.on_undo(undo)
 
-    site.on_optimizer(fix, fuse)
+    handle.on_optimizer(fuse)
 
 
 def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -139,7 +145,7 @@ def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, 
         group["fused"], group["foreach"] = fused, foreach
 
 
-def set_to_none(site: Site, _fix: str, _value: Value) -> None:
+def set_to_none(handle: Handle, _value: Value) -> None:
     """Gradients are dropped between steps, not filled with zeros.
 
     A parameter that a step does not use has no gradient then, and an optimizer leaves it alone; with a gradient of zeros
@@ -153,7 +159,7 @@ def set_to_none(site: Site, _fix: str, _value: Value) -> None:
         def zero_grad(self: object, set_to_none: bool = True) -> object:
             if not set_to_none and not asked:
                 asked.append(True)
-                site.patches.on_undo(register_optimizer_step_pre_hook(as_asked).remove)
+                handle.patches.on_undo(register_optimizer_step_pre_hook(as_asked).remove)
             return original(self, True)
 
         return zero_grad
@@ -166,16 +172,16 @@ def set_to_none(site: Site, _fix: str, _value: Value) -> None:
                 elif id(parameter) in had:
                     parameter.grad = torch.zeros_like(parameter)
 
-    site.patches.wrap(Optimizer, "zero_grad", make)
-    site.patches.wrap(nn.Module, "zero_grad", make)
+    handle.patches.wrap(Optimizer, "zero_grad", make)
+    handle.patches.wrap(nn.Module, "zero_grad", make)
 
 
-def cudnn_benchmark(site: Site, _fix: str, value: Value) -> None:
+def cudnn_benchmark(handle: Handle, value: Value) -> None:
     """cuDNN tries its algorithms on each new shape and keeps the fastest; or does not."""
-    site.patches.on_undo(cuda.autotune(bool(value)))
+    handle.patches.on_undo(cuda.autotune(bool(value)))
 
 
-def flush_denormal(site: Site, _fix: str, _value: Value) -> None:
+def flush_denormal(handle: Handle, _value: Value) -> None:
     """Numbers below 1e-38 count as zero, whatever the script says; on some CPUs each of them costs a hundred cycles."""
     flush = torch.set_flush_denormal
     if not flush(True):
@@ -184,18 +190,18 @@ def flush_denormal(site: Site, _fix: str, _value: Value) -> None:
     def set_flush_denormal(mode: bool) -> bool:
         return flush(True)
 
-    site.patches.set(torch, "set_flush_denormal", set_flush_denormal)
-    site.patches.on_undo(lambda: flush(False))
+    handle.patches.set(torch, "set_flush_denormal", set_flush_denormal)
+    handle.patches.on_undo(lambda: flush(False))
 
 
-def cpu_threads(site: Site, _fix: str, value: Value) -> None:
+def cpu_threads(handle: Handle, value: Value) -> None:
     """Operators of the training process run on so many threads, whatever the script says."""
     if multiprocessing.parent_process() is not None:
         return  # a spawned worker, whose one thread is enough
     before = torch.get_num_threads()
     torch.set_num_threads(int(value))
-    site.patches.on_undo(lambda: torch.set_num_threads(before))
-    thread, process = site.thread, os.getpid()
+    handle.patches.on_undo(lambda: torch.set_num_threads(before))
+    thread, process = handle.models.thread, os.getpid()
 
     def make(original: Function) -> Function:
         @functools.wraps(original)
@@ -206,10 +212,10 @@ def cpu_threads(site: Site, _fix: str, value: Value) -> None:
 
         return set_num_threads
 
-    site.patches.wrap(torch, "set_num_threads", make)
+    handle.patches.wrap(torch, "set_num_threads", make)
 
 
-def no_grad_validation(site: Site, fix: str, _value: Value) -> None:
+def no_grad_validation(handle: Handle, _value: Value) -> None:
     """A forward in evaluation mode records nothing for a backward that never comes.
 
     Whether one comes is seen for each way by which the script calls the model, all lines of it, for a function may serve
@@ -236,7 +242,7 @@ def no_grad_validation(site: Site, fix: str, _value: Value) -> None:
         places.watch(place, output)
         return output
 
-    site.around_forward(fix, around)
+    handle.around_forward(around)
 
 
 class _Validations:

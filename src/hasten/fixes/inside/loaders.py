@@ -26,10 +26,11 @@ from torch.utils.data.dataloader import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hasten.agent.handle import Handle, NotApplicableError
+from hasten.agent.models import Models
+from hasten.agent.nests import tensors_in
 from hasten.devices import accelerator
 from hasten.fixes.inside.changing import state_of
-from hasten.fixes.inside.site import NotApplicableError, Site
-from hasten.measurement.inside.nests import tensors_in
 from hasten.protocol import Value
 
 Given = dict[str, object]
@@ -37,7 +38,7 @@ Made = Callable[[Any], object] | None
 Function = Callable[..., object]
 
 
-def num_workers(site: Site, _fix: str, value: Value) -> None:
+def num_workers(handle: Handle, value: Value) -> None:
     """So many worker processes make batches; 0: the training process does."""
     number = int(value)
     if number and not _may_start_processes():
@@ -50,17 +51,17 @@ def num_workers(site: Site, _fix: str, value: Value) -> None:
         if not number:
             given.update(prefetch_factor=None, persistent_workers=False, timeout=0, multiprocessing_context=None)
 
-    change_loaders(site, change)
+    change_loaders(handle, change)
 
 
-def prefetch_factor(site: Site, _fix: str, value: Value) -> None:
+def prefetch_factor(handle: Handle, value: Value) -> None:
     """So many batches lie ready for each worker."""
 
     def change(given: Given) -> None:
         if given.get("num_workers"):
             given["prefetch_factor"] = int(value)
 
-    change_loaders(site, change)
+    change_loaders(handle, change)
 
 
 class _Begun(worker._ResumeIteration):  # pyright: ignore[reportPrivateUsage, reportUntypedBaseClass]
@@ -89,7 +90,7 @@ def _begun(seed: int | None, base_seed: int | None) -> _Begun:
     return _Begun(seed)
 
 
-def persistent_workers(site: Site, _fix: str, _value: Value) -> None:
+def persistent_workers(handle: Handle, _value: Value) -> None:
     """Workers stay from one epoch to the next, and are seeded for each as new ones would be: samples are the same."""
 
     kept: WeakSet[DataLoader[object]] = WeakSet()
@@ -125,20 +126,20 @@ def persistent_workers(site: Site, _fix: str, _value: Value) -> None:
 
         return _reset
 
-    change_loaders(site, change)
-    site.patches.wrap(DataLoader, "__iter__", iterating)
-    site.patches.wrap(_MultiProcessingDataLoaderIter, "_reset", resetting)
-    site.patches.set(worker, "_ResumeIteration", _Begun)
+    change_loaders(handle, change)
+    handle.patches.wrap(DataLoader, "__iter__", iterating)
+    handle.patches.wrap(_MultiProcessingDataLoaderIter, "_reset", resetting)
+    handle.patches.set(worker, "_ResumeIteration", _Begun)
 
 
-def pin_memory(site: Site, _fix: str, _value: Value) -> None:
+def pin_memory(handle: Handle, _value: Value) -> None:
     """Batches lie in pinned memory, from which a GPU copies faster and by itself."""
     if not accelerator.is_available():
         raise NotApplicableError("there is no device to copy to")
-    change_loaders(site, lambda given: given.update(pin_memory=True))
+    change_loaders(handle, lambda given: given.update(pin_memory=True))
 
 
-def non_blocking(site: Site, _fix: str, _value: Value) -> None:
+def non_blocking(handle: Handle, _value: Value) -> None:
     """Copies of a loader's pinned batches to the GPU do not make the host wait; the script's own buffers do."""
     if not accelerator.is_available():
         raise NotApplicableError("there is no device to copy to")
@@ -166,29 +167,29 @@ def non_blocking(site: Site, _fix: str, _value: Value) -> None:
 
         return copy
 
-    site.patches.wrap(_BaseDataLoaderIter, "__next__", marking)
+    handle.patches.wrap(_BaseDataLoaderIter, "__next__", marking)
     with contextlib.suppress(ImportError):
         from hasten.data.epoch.batches import BatchIterator
 
-        site.patches.wrap(BatchIterator, "__next__", marking)
+        handle.patches.wrap(BatchIterator, "__next__", marking)
     for name in ("to", str(accelerator.built_for())):
         if hasattr(torch.Tensor, name):  # there is no Tensor.mps
-            site.patches.wrap(torch.Tensor, name, without_waiting)
+            handle.patches.wrap(torch.Tensor, name, without_waiting)
 
 
-_changes: dict[Site, list[Callable[[Given], Made]]] = {}  # until its patches are undone
+_changes: dict[Models, list[Callable[[Given], Made]]] = {}  # until its patches are undone
 
 
-def change_loaders(site: Site, change: Callable[[Given], Made]) -> None:
+def change_loaders(handle: Handle, change: Callable[[Given], Made]) -> None:
     """Have `change` alter what every DataLoader is made of: its arguments by name. What it returns is called with it.
 
     Those that came earlier have altered them by then: workers before what needs some.
     """
-    if site in _changes:
-        _changes[site].append(change)
+    if handle.models in _changes:
+        _changes[handle.models].append(change)
         return
-    changes = _changes[site] = [change]
-    site.patches.on_undo(lambda: _changes.pop(site, None))
+    changes = _changes[handle.models] = [change]
+    handle.patches.on_undo(lambda: _changes.pop(handle.models, None))
 
     def make(original: Function) -> Function:
         signature = inspect.signature(original)
@@ -205,7 +206,7 @@ def change_loaders(site: Site, change: Callable[[Given], Made]) -> None:
 
         return __init__
 
-    site.patches.wrap(DataLoader, "__init__", make)
+    handle.patches.wrap(DataLoader, "__init__", make)
 
 
 def _may_start_processes() -> bool:

@@ -1,6 +1,6 @@
 """Loss scaling for float16: gradients too small for it are multiplied on their way back, and divided before they count.
 
-In: a site. Out: the script's own `backward`, clipping and `step` work on gradients of the right size. Refuses what it
+In: a handle. Out: the script's own `backward`, clipping and `step` work on gradients of the right size. Refuses what it
 cannot follow: several losses at once, and steps with a closure. Gradients from `torch.autograd.grad` are not scaled.
 
 Micikevicius and others, Mixed Precision Training (ICLR 2018), with the numbers of torch's GradScaler.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from hasten.fixes.inside.site import Site
+from hasten.agent.handle import Handle
 
 Function = Callable[..., object]
 FIRST_SCALE = 65536.0
@@ -82,17 +82,17 @@ class LossScale:
         self._found_infinite = False
 
 
-def scale_losses(site: Site, fix: str) -> None:
+def scale_losses(handle: Handle) -> None:
     """Scale every loss that backward is called on, and take the scale off before clipping and steps."""
     scale = LossScale()
 
     def backward(original: Function) -> Function:
         @functools.wraps(original)
         def scaled(tensors: object, grad_tensors: object = None, *arguments: object, **settings: object) -> object:
-            if site.states.get(fix) != "on":
+            if not handle.is_enabled:
                 return original(tensors, grad_tensors, *arguments, **settings)
             if not isinstance(tensors, torch.Tensor) or grad_tensors is not None or tensors.numel() != 1:
-                site.refuse(fix, "backward is called on something else than one scalar loss")
+                handle.refuse("backward is called on something else than one scalar loss")
                 return original(tensors, grad_tensors, *arguments, **settings)
             return original(tensors, scale.scaled(tensors), *arguments, **settings)
 
@@ -111,14 +111,12 @@ def scale_losses(site: Site, fix: str) -> None:
 
     def before_step(optimizer: Optimizer, arguments: tuple[object, ...], settings: dict[str, object]) -> None:
         if any(callable(value) for value in (*arguments[1:], *settings.values())):
-            site.refuse(
-                fix, "the optimizer calls the script's backward itself, and gradients cannot be divided before"
-            )
+            handle.refuse("the optimizer calls the script's backward itself, and gradients cannot be divided before")
         scale.before_step(optimizer, arguments, settings)
 
-    site.patches.wrap(torch.autograd, "backward", backward)
+    handle.patches.wrap(torch.autograd, "backward", backward)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):  # one function, called by either name
-            site.patches.wrap(module, name, clipping)
-    site.patches.on_undo(register_optimizer_step_pre_hook(before_step).remove)
-    site.patches.on_undo(register_optimizer_step_post_hook(scale.after_step).remove)
+            handle.patches.wrap(module, name, clipping)
+    handle.patches.on_undo(register_optimizer_step_pre_hook(before_step).remove)
+    handle.patches.on_undo(register_optimizer_step_post_hook(scale.after_step).remove)

@@ -11,71 +11,72 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
-from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.agent.handle import Handle, NotApplicableError
+from hasten.agent.models import Models
 from hasten.protocol import Value
 
 LOOKED_AFTER = 32  # batches, after which something should have been cached
 RUN = "HASTEN_MEMO"  # names the memo that the processes of a run share
-_budgets: dict[Site, dict[str, Any]] = {}  # until its patches are undone
+_budgets: dict[Models, dict[str, Any]] = {}  # until its patches are undone
 
 
-def cache(site: Site, fix: str, value: Value) -> None:
+def cache(handle: Handle, value: Value) -> None:
     """Library calls are memoized in so much memory."""
-    _open(site, fix, ram=value)
+    _open(handle, ram=value)
 
 
-def disk_cache(site: Site, fix: str, value: Value) -> None:
+def disk_cache(handle: Handle, value: Value) -> None:
     """The same on the local disk."""
-    _open(site, fix, disk=value)
+    _open(handle, disk=value)
 
 
-def pure(site: Site, fix: str, value: str) -> None:
+def pure(handle: Handle, value: str) -> None:
     """Functions that the user vouches for are memoized as well."""
-    if site not in _budgets:
-        _open(site, fix, ram="auto")
+    if handle.models not in _budgets:
+        _open(handle, ram="auto")
     from hasten.data.memo.pure import mark
 
     names = value.split(",")
-    mark(site.patches, [name for name in names if not name.startswith("__main__:")])
+    mark(handle.patches, [name for name in names if not name.startswith("__main__:")])
     own = [name for name in names if name.startswith("__main__:")]
     if own:  # the script has defined them when it asks for its first batch
-        site.patches.wrap(DataLoader, "__iter__", lambda original: _marking(original, site, own))
+        handle.patches.wrap(DataLoader, "__iter__", lambda original: _marking(original, handle, own))
 
 
-def _marking(original: Callable[..., Any], site: Site, names: list[str]) -> Callable[..., Any]:
+def _marking(original: Callable[..., Any], handle: Handle, names: list[str]) -> Callable[..., Any]:
     from hasten.data.memo.pure import mark
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        mark(site.patches, names)
+        mark(handle.patches, names)
         names.clear()
         return original(self)
 
     return __iter__
 
 
-def _open(site: Site, fix: str, **budget: object) -> None:
+def _open(handle: Handle, **budget: object) -> None:
     try:
         from hasten.data.memo.memo import key_of_host, open_memo, use_in_process
         from hasten.data.memo.table import hold_installed
     except ImportError as error:
         raise NotApplicableError(f"it needs {error.name} in this environment") from None
-    is_first = site not in _budgets
-    budgets = _budgets.setdefault(site, {"ram": None, "disk": None})
+    is_first = handle.models not in _budgets
+    budgets = _budgets.setdefault(handle.models, {"ram": None, "disk": None})
     budgets.update(budget)
     key = key_of_host() or os.environ.setdefault(RUN, uuid.uuid4().hex).encode()
     memo = open_memo(**budgets, host_key=key)
     use_in_process(memo)
-    site.patches.on_undo(memo.close)
+    handle.patches.on_undo(memo.close)
     if is_first:
-        site.patches.on_undo(hold_installed())
-        site.patches.on_undo(lambda: use_in_process(None))
-        site.patches.on_undo(lambda: _budgets.pop(site, None))
+        handle.patches.on_undo(hold_installed())
+        handle.patches.on_undo(lambda: use_in_process(None))
+        handle.patches.on_undo(lambda: _budgets.pop(handle.models, None))
     kind = torch_dataloader._BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
-    site.patches.wrap(kind, "__next__", lambda original: _looking(original, site, fix, memo))
+    handle.patches.wrap(kind, "__next__", lambda original: _looking(original, handle, memo))
 
 
-def _looking(original: Callable[..., Any], site: Site, fix: str, memo: Any) -> Callable[..., Any]:
+def _looking(original: Callable[..., Any], handle: Handle, memo: Any) -> Callable[..., Any]:
     """Refuse the fix where none of the first batches was made through a library that is known."""
     left = LOOKED_AFTER
 
@@ -84,7 +85,7 @@ def _looking(original: Callable[..., Any], site: Site, fix: str, memo: Any) -> C
         left = 0
         counts = memo.counts()
         if not counts.num_hits and not counts.value_bytes:
-            site.refuse(fix, "no sample is read through a library whose calls can be cached")
+            handle.refuse("no sample is read through a library whose calls can be cached")
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:

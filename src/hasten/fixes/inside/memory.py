@@ -1,6 +1,6 @@
 """When memory runs out: the same batch, in smaller pieces, or the model block by block.
 
-In: a site. Out: the roots' forward may run piece by piece, and what a piece holds for its backward is gone before the
+In: a handle. Out: the roots' forward may run piece by piece, and what a piece holds for its backward is gone before the
 next begins. The script's loop, loss and batch are untouched, so any loss over the whole batch stays exact. Models whose
 samples depend on each other (batch statistics) are not cut: their blocks are computed again for backward. Refuses what
 has neither pieces nor blocks.
@@ -19,13 +19,14 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from hasten.agent.handle import Handle
+from hasten.agent.models import Forward
 from hasten.agent.patches import Patches, warn
+from hasten.agent.shortage import make_room, may_run_out, ran_out
 from hasten.devices import accelerator, cuda
 from hasten.fixes.inside.cutting import cannot_cut, has_hooks, reached_past_output, samples_see_each_other
 from hasten.fixes.inside.pieces import Work
 from hasten.fixes.inside.recompute import Statistics, blocks_of
-from hasten.fixes.inside.site import Forward, Site
-from hasten.measurement.inside.shortage import make_room, may_run_out, ran_out
 from hasten.protocol import Value
 
 Function = Callable[..., object]
@@ -34,7 +35,7 @@ FIRST = 100  # forwards of training: where memory is going to run out, it does s
 EVERY = 64  # forwards between two looks at how much memory is left
 
 
-def keep_device_memory(site: Site, _fix: str, _value: Value) -> None:
+def keep_device_memory(handle: Handle, _value: Value) -> None:
     """The script's calls to empty the allocator's cache do nothing; where memory runs out, PyTorch empties it itself."""
 
     def make(original: Callable[..., object]) -> Callable[..., object]:
@@ -45,22 +46,22 @@ def keep_device_memory(site: Site, _fix: str, _value: Value) -> None:
         return empty_cache
 
     for module in accelerator.cache_holders():
-        site.patches.wrap(module, "empty_cache", make)
+        handle.patches.wrap(module, "empty_cache", make)
 
 
-def micro_batch(site: Site, fix: str, value: Value) -> None:
+def micro_batch(handle: Handle, value: Value) -> None:
     """At most so many samples held for backward at once; "auto": all of them, until memory runs out."""
-    survival = _survive(site, fix)
+    survival = _survive(handle)
     if value != "auto":
         survival.most_samples = int(value)
 
 
-def _survive(site: Site, fix: str) -> _Survival:
-    survival = next((s for s in _known if s.site is site), None)
+def _survive(handle: Handle) -> _Survival:
+    survival = next((s for s in _known if s.models is handle.models), None)
     if survival is None:
-        survival = _Survival(site, fix)
+        survival = _Survival(handle)
         _known.append(survival)
-        site.patches.on_undo(lambda: _known.remove(survival) if survival in _known else None)
+        handle.patches.on_undo(lambda: _known.remove(survival) if survival in _known else None)
     return survival
 
 
@@ -77,8 +78,8 @@ class _Model:
 class _Survival:
     """How a site's forwards are made, and what their backward needs when memory runs out in it."""
 
-    def __init__(self, site: Site, fix: str) -> None:
-        self.site = site
+    def __init__(self, handle: Handle) -> None:
+        self.models = handle.models
         self.most_samples: int | None = None
         self._pieces: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._uncut: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()  # why not, once it was tried
@@ -91,8 +92,8 @@ class _Survival:
         self._is_armed = False
         self._has_run_out = False
         self._hooks = Patches()
-        site.around_forward(fix, self._forward)
-        site.patches.on_undo(self._hooks.undo)
+        handle.around_forward(self._forward)
+        handle.patches.on_undo(self._hooks.undo)
 
     # ------------------------------------------------------------------------------------------- forward
 

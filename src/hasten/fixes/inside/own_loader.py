@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.agent.handle import Handle, NotApplicableError
+from hasten.agent.models import Models
 from hasten.protocol import Value
 
 Function = Callable[..., Any]
@@ -24,46 +25,45 @@ Function = Callable[..., Any]
 class _Ours:
     """What the loaders made in the place of others have in common."""
 
-    site: Site
     settings: dict[str, Any] = field(default_factory=dict)
     only_in_memory: bool = False
     loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
 
 
-def loader(site: Site, _fix: str, _value: Value) -> None:
+def loader(handle: Handle, _value: Value) -> None:
     """Every map-style DataLoader's batches are made by hasten's loader."""
-    _take_over(site).only_in_memory = False
+    _take_over(handle).only_in_memory = False
 
 
-def gather(site: Site, _fix: str, _value: Value) -> None:
+def gather(handle: Handle, _value: Value) -> None:
     """Batches of a dataset that only indexes arrays in memory are gathered at once."""
-    if not _is_on(site):
-        _take_over(site).only_in_memory = True
+    if not _is_on(handle):
+        _take_over(handle).only_in_memory = True
 
 
-def pixels(site: Site, _fix: str, value: Value) -> None:
+def pixels(handle: Handle, value: Value) -> None:
     """How near decoded and resized images must be to Pillow's."""
-    _take_over(site).settings["pixels"] = value
+    _take_over(handle).settings["pixels"] = value
 
 
-_of_site: dict[Site, _Ours] = {}  # until its patches are undone
+_of_models: dict[Models, _Ours] = {}  # until its patches are undone
 
 
-def _is_on(site: Site) -> bool:
-    return site in _of_site
+def _is_on(handle: Handle) -> bool:
+    return handle.models in _of_models
 
 
-def _take_over(site: Site) -> _Ours:
-    ours = _of_site.get(site)
+def _take_over(handle: Handle) -> _Ours:
+    ours = _of_models.get(handle.models)
     if ours is not None:
         return ours
     try:
         from hasten.data.loader import Loader
     except ImportError as error:
         raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
-    ours = _of_site[site] = _Ours(site)
-    site.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
-    site.patches.on_undo(lambda: _of_site.pop(site, None))
+    ours = _of_models[handle.models] = _Ours()
+    handle.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
+    handle.patches.on_undo(lambda: _of_models.pop(handle.models, None))
     return ours
 
 

@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from torch.optim import Optimizer
 from torch.utils import _pytree
 
+from hasten.agent.shortage import make_room, ran_out
 from hasten.fixes.inside.chance import chance, chance_on, set_chance
 from hasten.fixes.inside.recompute import recomputing, statistics_kept
-from hasten.measurement.inside.shortage import make_room, ran_out
 
 Forward = Callable[..., object]
 

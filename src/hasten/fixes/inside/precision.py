@@ -1,6 +1,6 @@
 """Reduced precision for a model that asked for none.
 
-In: a site. Out: products are made in fewer bits; what the script sees stays float32. Refuses scripts that have chosen
+In: a handle. Out: products are made in fewer bits; what the script sees stays float32. Refuses scripts that have chosen
 a precision themselves.
 """
 
@@ -19,35 +19,36 @@ from types import CodeType, FrameType
 import torch
 from torch import nn
 
+from hasten.agent.handle import Handle, NotApplicableError
+from hasten.agent.models import Forward
+from hasten.agent.nests import to_float32
 from hasten.devices import cuda
 from hasten.fixes.inside.loss_scale import scale_losses
-from hasten.fixes.inside.site import Forward, NotApplicableError, Site
-from hasten.measurement.inside.nests import to_float32
 from hasten.protocol import Value
 
 MOST_LINES = 5  # of a `with` statement
 
 
-def bf16(site: Site, fix: str, _value: Value) -> None:
+def bf16(handle: Handle, _value: Value) -> None:
     """The roots' forward under bfloat16 autocast, and their output in float32.
 
     Around each forward alone: where autocast is on from one step to the next, the cached casts of the weights are
     never renewed, and training stands still without a word.
     """
-    site.on_model(fix, lambda module: _check_autocast(fix, module))
-    site.around_forward(fix, _under(torch.bfloat16, _Options(site)))
+    handle.on_model(lambda module: _check_autocast(handle.name, module))
+    handle.around_forward(_under(torch.bfloat16, _Options(handle)))
 
 
-def fp16(site: Site, fix: str, _value: Value) -> None:
+def fp16(handle: Handle, _value: Value) -> None:
     """The roots' forward under float16 autocast, the loss scaled so that small gradients survive."""
     if not cuda.is_available():
         raise NotApplicableError("float16 training needs a CUDA device")
-    site.on_model(fix, lambda module: _check_autocast(fix, module))
-    site.around_forward(fix, _under(torch.float16, _Options(site)))
-    scale_losses(site, fix)
+    handle.on_model(lambda module: _check_autocast(handle.name, module))
+    handle.around_forward(_under(torch.float16, _Options(handle)))
+    scale_losses(handle)
 
 
-def tf32(site: Site, fix: str, _value: Value) -> None:
+def tf32(handle: Handle, _value: Value) -> None:
     """Products of float32 on NVIDIA's tensor cores, with 10 bits of mantissa."""
     needs = "it needs an NVIDIA GPU of compute capability 8.0 or later"
     if not cuda.is_available():
@@ -62,16 +63,16 @@ def tf32(site: Site, fix: str, _value: Value) -> None:
         if cuda.allows_tf32():
             raise NotApplicableError("the script allows it itself")
         is_on.append(True)
-        site.patches.on_undo(cuda.allow_tf32())
+        handle.patches.on_undo(cuda.allow_tf32())
 
-    site.on_model(fix, allow)  # not before: the script chooses its device after `import torch`
+    handle.on_model(allow)  # not before: the script chooses its device after `import torch`
 
 
-def matmul_precision(site: Site, _fix: str, value: Value) -> None:
+def matmul_precision(handle: Handle, value: Value) -> None:
     """Products inside float32 matrix multiplications in fewer bits: "high" or "medium"."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(str(value))
-    site.patches.on_undo(lambda: torch.set_float32_matmul_precision(before))
+    handle.patches.on_undo(lambda: torch.set_float32_matmul_precision(before))
 
 
 def _check_autocast(fix: str, module: nn.Module) -> None:
@@ -95,10 +96,10 @@ class _Options:
     forward opens, is one: it guards what needs float32, and stays off.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._codes: list[CodeType | None] = []  # of the roots' forwards that run under our autocast
         self._dtype = torch.float32
-        site.patches.wrap(torch.autocast, "__enter__", self._entering)
+        handle.patches.wrap(torch.autocast, "__enter__", self._entering)
 
     @contextlib.contextmanager
     def within(self, module: nn.Module, dtype: torch.dtype) -> Generator[None]:

@@ -16,15 +16,15 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import SequentialSampler
 
+from hasten.agent.handle import Handle, NotApplicableError
 from hasten.fixes.inside.loaders import Given, change_loaders
-from hasten.fixes.inside.site import NotApplicableError, Site
 from hasten.protocol import Value
 
 WARM_UP_STEPS = 100  # over which a raised learning rate is reached (Goyal and others, 2017, take five epochs)
 ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
 
 
-def batch_size(site: Site, fix: str, value: Value) -> None:
+def batch_size(handle: Handle, value: Value) -> None:
     """Training batches of so many samples; learning rates grow linearly with SGD, by the square root with Adam's kin."""
     wanted = int(value)
     before: list[int] = []
@@ -39,13 +39,13 @@ def batch_size(site: Site, fix: str, value: Value) -> None:
     def scale(optimizer: Optimizer) -> None:
         if not before:
             raise NotApplicableError("no shuffled DataLoader with a batch size was made")
-        _raise_rates(site, optimizer, wanted / before[0])
+        _raise_rates(handle, optimizer, wanted / before[0])
 
-    change_loaders(site, change)
-    site.on_optimizer(fix, scale)
+    change_loaders(handle, change)
+    handle.on_optimizer(scale)
 
 
-def _raise_rates(site: Site, optimizer: Optimizer, ratio: float) -> None:
+def _raise_rates(handle: Handle, optimizer: Optimizer, ratio: float) -> None:
     """Linear for SGD (Goyal and others, 2017), square root for adaptive ones (Malladi and others, 2022); warmed up."""
     factor = ratio**0.5 if type(optimizer).__name__ in ADAPTIVE else ratio
     done = 0
@@ -62,13 +62,13 @@ def _raise_rates(site: Site, optimizer: Optimizer, ratio: float) -> None:
             if "initial_lr" in group:
                 group["initial_lr"] *= step_factor
 
-    site.patches.on_undo(register_optimizer_step_post_hook(warm_up).remove)
+    handle.patches.on_undo(register_optimizer_step_post_hook(warm_up).remove)
 
 
-def adamw(site: Site, fix: str, value: Value) -> None:
+def adamw(handle: Handle, value: Value) -> None:
     """Optimizers that the script makes as SGD or Adam become AdamW (Loshchilov and Hutter, 2019) at this learning rate."""
     for kind in (torch.optim.SGD, torch.optim.Adam):
-        site.patches.set(kind, "__init__", _becoming(kind, AdamW, float(value)))
+        handle.patches.set(kind, "__init__", _becoming(kind, AdamW, float(value)))
 
 
 def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Callable[..., None]:
@@ -95,11 +95,10 @@ def _becoming(kind: type[Optimizer], other: type[Optimizer], rate: float) -> Cal
     return __init__
 
 
-def onecycle(site: Site, fix: str, value: Value) -> None:
+def onecycle(handle: Handle, value: Value) -> None:
     """The learning rate rises to the script's and falls to nothing within so many steps (Smith and Topin, 2018)."""
     _schedule(
-        site,
-        fix,
+        handle,
         lambda optimizer, rates: OneCycleLR(
             optimizer,
             rates,
@@ -109,11 +108,10 @@ def onecycle(site: Site, fix: str, value: Value) -> None:
     )
 
 
-def cyclic(site: Site, fix: str, value: Value) -> None:
+def cyclic(handle: Handle, value: Value) -> None:
     """The learning rate swings between a tenth of the script's and the script's, so many steps each way (Smith, 2017)."""
     _schedule(
-        site,
-        fix,
+        handle,
         lambda optimizer, rates: CyclicLR(
             optimizer,
             [rate / 10 for rate in rates],
@@ -129,7 +127,7 @@ def _has_momentum(optimizer: Optimizer) -> bool:
     return bool(optimizer.defaults.get("momentum")) or "betas" in optimizer.defaults
 
 
-def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRScheduler]) -> None:
+def _schedule(handle: Handle, make: Callable[[Optimizer, list[float]], LRScheduler]) -> None:
     schedules: dict[int, LRScheduler] = {}
 
     def start(optimizer: Optimizer) -> None:
@@ -145,5 +143,5 @@ def _schedule(site: Site, fix: str, make: Callable[[Optimizer, list[float]], LRS
         if schedule is not None and schedule.last_epoch + 1 < getattr(schedule, "total_steps", float("inf")):
             schedule.step()
 
-    site.on_optimizer(fix, start)
-    site.patches.on_undo(register_optimizer_step_post_hook(advance).remove)
+    handle.on_optimizer(start)
+    handle.patches.on_undo(register_optimizer_step_post_hook(advance).remove)

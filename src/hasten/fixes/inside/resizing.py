@@ -9,13 +9,13 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from hasten.fixes.inside.site import NotApplicableError, Site
+from hasten.agent.handle import Handle, NotApplicableError
 from hasten.protocol import Value
 
 BILINEAR = 2  # Pillow's number for it
 
 
-def resize(site: Site, _fix: str, _value: Value) -> None:
+def resize(handle: Handle, _value: Value) -> None:
     """Pillow's bilinear `Image.resize` is cykooz-resizer's."""
     try:
         from hasten.data.images.pixels import bilinear_resizer
@@ -25,9 +25,9 @@ def resize(site: Site, _fix: str, _value: Value) -> None:
     def take_over(module: ModuleType) -> None:
         kind: Any = module.Image  # type: ignore[attr-defined]
         new = module.new  # type: ignore[attr-defined]
-        site.patches.wrap(kind, "resize", lambda original: _resizing(original, new, bilinear_resizer()))
+        handle.patches.wrap(kind, "resize", lambda original: _resizing(original, new, bilinear_resizer()))
 
-    site.patches.after_import("PIL.Image", take_over)
+    handle.patches.after_import("PIL.Image", take_over)
 
 
 def _resizing(

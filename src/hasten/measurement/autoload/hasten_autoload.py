@@ -13,6 +13,6 @@ def install() -> None:
     """Begin to measure this process, or to follow a plan."""
     if importlib.util.find_spec("hasten") is None:
         sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")))
-    from hasten.measurement.inside.child import install
+    from hasten.agent.child import install
 
     install()
