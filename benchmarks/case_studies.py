@@ -1,6 +1,6 @@
 """The five case studies on real images: what each write-up claims, measured.
 
-    python benchmarks/case_studies.py DATA [--only tuned waiting held disk feeding limit searched grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/case_studies.py DATA [--only tuned waiting held disk feeding limit searched] [--names NAME ...] [--budget 420s]
 
 DATA holds photos/ and tiny/ (class folders), xray/ (X-ray images and labels.csv) and sr/ (photographs of any kind).
 
@@ -14,7 +14,6 @@ limit   superres in a control group with less memory than the samples take: with
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
         nothing but make samples: the ceiling of any loader
-grow    feed with `--grow`: with room; in an address space of ROOM bytes by itself; there under `hasten run`
 
 Prints tables and one JSON line; everything that was measured goes to benchmarks/results/case_studies/.
 """
@@ -35,13 +34,12 @@ from typing import Any
 import msgspec
 from case_study_common import FOLDERS, hasten, scratch, shown
 from case_study_loader import disk, feeding, held
-from case_study_memory import grow, limit, searched
+from case_study_memory import limit, searched
 
 from hasten.cli.saved import nearest_run
-from hasten.diagnosis.diagnose import diagnose
-from hasten.fixes.catalog import variables_of
-from hasten.fixes.fix import situation_of
+from hasten.measurement.diagnose import diagnose, situation_of
 from hasten.measurement.measure import Wanted, measure
+from hasten.optimizations.catalog import variables_of
 from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
 from hasten.tuning.manner import base_spec, manner_of
@@ -129,7 +127,6 @@ QUESTIONS = {
     "feeding": feeding,
     "limit": limit,
     "searched": searched,
-    "grow": grow,
 }
 
 

@@ -26,12 +26,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import steady
 from benches import bench_of
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Fix
-from hasten.measurement.side import Bench, Frequencies
-from hasten.measurement.turns import POSSIBLE
+from hasten.launch.side import Bench, Frequencies
+from hasten.launch.turns import POSSIBLE
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Optimization
 from hasten.records import Trial
 from hasten.tuning.manner import Manner
 from hasten.tuning.startup import charged
@@ -41,14 +42,14 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "honesty.json"
 NO_RARE = Frequencies(by_phase={})
 MANNER = Manner(turns=POSSIBLE)
-CATALOG["slower"] = Fix(
+CATALOG["slower"] = Optimization(
     name="slower",
     title="planted",
     guarantee="identical",
     answers=(),
     propose=lambda _: "planted",
     kind="number",
-    installer="steady:slower",
+    enable=steady.slower,
 )
 
 

@@ -24,8 +24,8 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from hasten.measurement.sandbox.workspace import Workspace, _entered
-from hasten.measurement.side import Bench, Frequencies
+from hasten.launch.side import Bench, Frequencies
+from hasten.sandbox.workspace import Workspace, _entered
 from hasten.stats import paired_speedup
 from hasten.tuning.manner import Manner
 from hasten.tuning.trial import Sides

@@ -32,10 +32,11 @@ from pathlib import Path
 from benches import bench_of
 from tune import first_run, tuned
 
+from hasten.diagnosis.situation import Situation
 from hasten.errors import PlanError
-from hasten.fixes.catalog import checked
-from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.side import Frequencies, SideError
+from hasten.launch.side import Frequencies, SideError
+from hasten.measurement.diagnose import situation_of
+from hasten.optimizations.catalog import checked
 from hasten.records import Settings, Value, to_json
 from hasten.stats import paired_speedup
 from hasten.tuning.manner import manner_of

@@ -22,9 +22,9 @@ from case_studies import RESULTS
 from case_study_common import FOLDERS, scratch, shown
 
 from hasten import format
-from hasten.fixes.fix import situation_of
+from hasten.launch.side import Frequencies
+from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import Wanted, measure
-from hasten.measurement.side import Frequencies
 from hasten.records import Settings, Trial, to_json
 from hasten.stats import Estimate
 from hasten.tuning.manner import manner_of

@@ -31,9 +31,9 @@ from pathlib import Path
 from benches import bench_of
 from by_hand import CASES, SCRIPTS, Case, expected_kind
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import situation_of
-from hasten.measurement.side import Frequencies
+from hasten.launch.side import Frequencies
+from hasten.measurement.diagnose import situation_of
+from hasten.optimizations.catalog import CATALOG
 from hasten.records import Run, Settings, Tuning, from_json, to_json
 from hasten.stats import Estimate, paired_speedup
 from hasten.tuning.manner import manner_of

@@ -2,7 +2,7 @@
 
 import runs
 
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import (
     Bar,
     BothSides,

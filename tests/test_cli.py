@@ -87,7 +87,7 @@ def test_the_command_line_imports_no_torch(tmp_path):
 
 @pytest.mark.contract
 def test_measuring_and_reporting_import_no_torch_in_the_parent(tmp_path):
-    code = "import hasten.measurement.measure, hasten.diagnosis.diagnose, hasten.reports.text"
+    code = "import hasten.measurement.measure, hasten.measurement.diagnose, hasten.reports.text"
     assert modules_after(code, tmp_path) == "[]"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from hasten import protocol, raw_run
 from hasten.errors import HastenError, RecordError
-from hasten.measurement.sandbox import guard
 from hasten.protocol import (
     FixesReport,
     FixSpec,
@@ -51,6 +50,7 @@ from hasten.raw_run import (
     ZeroGrad,
     busiest,
 )
+from hasten.sandbox import guard
 
 FIX = FixSpec(name="cache", installer="hasten.fixes.inside.memo:cache", value="8 GiB")
 SPEC = LaunchSpec(

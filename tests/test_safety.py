@@ -17,7 +17,7 @@ from hasten.cli.parts import print_error
 from hasten.data.memo.codec import NotStorableError, decode, encode
 from hasten.data.memo.ledger import MARK, Ledger, lock_temporary
 from hasten.errors import RecordError
-from hasten.measurement import results
+from hasten.launch import results
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.reports.page.chart import draw
 from hasten.reports.page.page import page

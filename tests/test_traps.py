@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hasten.cli import main
-from hasten.measurement.launch import command_words
+from hasten.launch.launch import command_words
 
 IGNORES = "import torch\nraise SystemExit('it was started')\n"
 PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nraise SystemExit('it was started')\n"

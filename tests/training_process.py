@@ -2,8 +2,9 @@
 
 from hasten.agent.handle import Handle
 from hasten.agent.models import Models
-from hasten.agent.patches import Patches
-from hasten.fixes.catalog import CATALOG
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import spec_of
+from hasten.patches import Patches
 
 
 class Process:
@@ -26,5 +27,7 @@ class Process:
 
     def put_on(self, name, value=True, *, installer=None):
         """Apply an optimization of the catalog, by its name."""
-        self.handle(name).enable(installer or CATALOG[name].installer, value)
+        enable = CATALOG[name].enable
+        assert enable is not None
+        self.handle(name).enable(installer or spec_of(name, enable, value).installer, value)
         return self.states

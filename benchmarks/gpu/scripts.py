@@ -62,9 +62,9 @@ def gain(command: list[str], settings: dict[str, Any], dry: bool, *, pairs: int,
     """These settings against none, in pairs, by a trial of hasten."""
     from benches import bench_of
 
-    from hasten.fixes.fix import situation_of
+    from hasten.launch.side import Frequencies
+    from hasten.measurement.diagnose import situation_of
     from hasten.measurement.measure import Wanted, measure
-    from hasten.measurement.side import Frequencies
     from hasten.records import to_json
     from hasten.tuning.manner import manner_of
     from hasten.tuning.trial import compare

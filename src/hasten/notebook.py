@@ -49,7 +49,7 @@ class Measured:
     @property
     def diagnosis(self) -> Diagnosis:
         """The conclusions: verdict, breakdown, ceiling, findings."""
-        from hasten.diagnosis.diagnose import diagnose
+        from hasten.measurement.diagnose import diagnose
 
         if self._diagnosis is None:
             self._diagnosis = diagnose(self.record)

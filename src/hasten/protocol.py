@@ -110,7 +110,6 @@ class Following:
     log: str | None = None  # the file of such runs; each appends a PlannedRun
     baseline_rate: float | None = None  # samples/s without the plan
     proof: SeenInProof | None = None
-    unasked: tuple[str, ...] = ()  # fixes that are not in the plan: nobody misses them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from training_process import Process
 from hasten.agent import hooks, readouts
 from hasten.agent.marks import Marks
 from hasten.agent.models import Models
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 
 class Listener:
@@ -99,7 +99,7 @@ def hooked():
 
 @pytest.fixture
 def process(monkeypatch):
-    monkeypatch.setattr("hasten.agent.patches._warned", set())
+    monkeypatch.setattr("hasten.patches._warned", set())
     process = Process()
     yield process
     process.patches.undo()

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.agent.few_batches import repeat_batches
-from hasten.agent.patches import Patches
 from hasten.agent.quality import Quality
 from hasten.agent.seeding import seed_everything
+from hasten.patches import Patches
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from hasten import Loader
 from hasten.agent.loaders import Loaders
-from hasten.agent.nests import tensors_in
+from hasten.agent.tree import tensors_in
 from hasten.raw_run import UNKNOWN_LENGTH
 
 DATA = TensorDataset(torch.zeros(10, 3), torch.zeros(10))

@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.agent.pace import Pace
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 from hasten.protocol import Following
 
 AHEAD = [*([0.002] * 45), 0.5, *([0.04] * 4)]  # the host asks for 45 steps, then waits for the device to do them

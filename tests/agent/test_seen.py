@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hasten.agent import patches as patching
+from hasten import patches as patching
 from hasten.agent.seen import EVERY, Seen
 from hasten.protocol import SeenInProof
 

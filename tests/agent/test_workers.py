@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hasten.agent import workers
 from hasten.agent.workers import held_bytes
-from hasten.measurement.launch import stage_lines
+from hasten.launch.launch import stage_lines
 
 
 class Squares(Dataset):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, STEP, hot, loader, machine, run, samples, steps, sync, tried
 
-from hasten.diagnosis.diagnose import KINDS, diagnose
+from hasten.measurement.diagnose import KINDS, diagnose
 from hasten.records import CopyFacts, Interval, ModelFacts, Stage, Where
 
 REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.measurement.measure import Wanted, measure
 
 SCRIPT = """

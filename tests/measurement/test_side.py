@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.measurement.side import Bench, SideError
+from hasten.launch.side import Bench, SideError
 from hasten.tuning.manner import Manner, spec_of
 
 LATE = """

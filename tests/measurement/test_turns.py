@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hasten.measurement.side import Bench, Seen, SideError, _at_equal_times, run_in_turns
-from hasten.measurement.turns import POSSIBLE
+from hasten.launch.side import Bench, Seen, SideError, _at_equal_times, run_in_turns
+from hasten.launch.turns import POSSIBLE
 from hasten.tuning.manner import Manner, spec_of
 
 SCRIPT = """
@@ -38,8 +38,8 @@ for step, batch in enumerate(DataLoader(Rows(), 2, num_workers=1, prefetch_facto
 """
 LONELY = """
 import sys, time
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench, run_in_turns
+from hasten.sandbox.workspace import Workspace
+from hasten.launch.side import Bench, run_in_turns
 from hasten.tuning.manner import Manner, spec_of
 with Workspace() as workspace:
     bench = Bench([sys.executable, *sys.argv[1:]], workspace, patience=60.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.measurement.side import Frequencies, Seen, SideError
+from hasten.launch.side import Frequencies, Seen, SideError
 
 
 class FakeBench:

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 from runs import loader, run
 
-from hasten.fixes.fix import situation_of
+from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import Wanted, measure
 from hasten.tuning.manner import Manner, base_spec, manner_of, spec_of
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hasten.measurement.side import Bench, Output, SideError
+from hasten.launch.side import Bench, Output, SideError
 from hasten.records import Heat
 from hasten.tuning import metric, quality
 from hasten.tuning.heats import heats, soonest

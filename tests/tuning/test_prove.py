@@ -4,12 +4,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import planted
 import pytest
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Fix
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench
+from hasten.launch.side import Bench
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Optimization
+from hasten.sandbox.workspace import Workspace
 from hasten.tuning.judge import Judge, _base, check_quality, find_culprits, verdict_of
 
 CROPS = """
@@ -58,11 +59,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def planted():
+def planted_in_the_catalog():
     """Planted fixes in the catalog."""
     for name, guarantee in PLANTED.items():
-        CATALOG[name] = Fix(
-            name=name, title="", guarantee=guarantee, answers=(), propose=lambda _: "", installer=f"planted:{name}"
+        CATALOG[name] = Optimization(
+            name=name,
+            title="",
+            guarantee=guarantee,
+            answers=(),
+            propose=lambda _: "",
+            enable=getattr(planted, name),
         )
     yield
     for name in PLANTED:

@@ -5,7 +5,7 @@ import re
 import pytest
 from runs import loader, run
 
-from hasten.fixes.fix import situation_of
+from hasten.measurement.diagnose import situation_of
 from hasten.tuning.judge import Judge
 from hasten.tuning.metric import Metric
 from hasten.tuning.reserve import reserve

@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Proposal
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Proposal
 from hasten.records import Interval, Trial
 from hasten.tuning.search import candidates, leave_out, search
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.measurement.side import Frequencies, SideError
+from hasten.launch.side import Frequencies, SideError
 from hasten.protocol import LaunchSpec
 from hasten.stats import Estimate
 from hasten.tuning.manner import Manner

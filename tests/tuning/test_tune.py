@@ -8,7 +8,7 @@ import time
 import pytest
 from command import environment, left_in, run, running_in, said, write
 
-from hasten.fixes.catalog import turned_on
+from hasten.optimizations.catalog import enabled_in
 from hasten.records import Tuning, from_json
 from hasten.tuning.plan import read_plan
 
@@ -137,5 +137,5 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert running_in(tmp_path) == []
 
     plan = read_plan(tmp_path / "hasten.toml")
-    assert turned_on(plan.settings) == tuning.settings and plan.proof == "proven"
+    assert enabled_in(plan.settings) == tuning.settings and plan.proof == "proven"
     assert said(run("tune", "--resume", script, cwd=tmp_path)).endswith("leave --resume out for another")

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING
 from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, LaunchSpec, SandboxForm, from_json
 
 if TYPE_CHECKING:
-    from hasten.agent.patches import Patches
     from hasten.agent.session import Session
+    from hasten.patches import Patches
+
+PHRASES = (  # of the CPU's allocator, and of libraries'
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 _installed = False
 
@@ -48,10 +55,10 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
     from hasten.agent import facts, hooks, readouts, saving, workers
     from hasten.agent.marks import Marks
     from hasten.agent.models import Models
-    from hasten.agent.patches import Patches
     from hasten.agent.programs import History
     from hasten.agent.schedule import program_of
     from hasten.agent.session import Session
+    from hasten.patches import Patches
 
     if spec.sockets is not None:
         # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
@@ -77,7 +84,7 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
 def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> None:
     """What is left to do in this process that nothing of a launch stays."""
     from hasten.agent import saving
-    from hasten.measurement.sandbox import redirect
+    from hasten.sandbox import redirect
 
     saving.log_to(folder, patches)
     if sandbox == "overlay":
@@ -117,7 +124,6 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 def _at_every_end(session: Session, patches: Patches) -> None:
     """Have the record written however the process ends, short of a signal."""
     from hasten.agent.frames import without_ours
-    from hasten.agent.shortage import ran_out
 
     atexit.register(session.end_with_script)
     if hasattr(os, "register_at_fork"):  # not on Windows
@@ -133,7 +139,7 @@ def _at_every_end(session: Session, patches: Patches) -> None:
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if ran_out(error):
+        if _ran_out(error):
             session.finish("out of memory")
         chained: BaseException | None = error
         while chained is not None:
@@ -142,3 +148,12 @@ def _at_every_end(session: Session, patches: Patches) -> None:
         previous(kind, error, without_ours(trace))
 
     sys.excepthook = excepthook
+
+
+def _ran_out(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left."""
+    import torch
+
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in PHRASES)

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hasten.agent.models import is_compiled
-from hasten.agent.nests import tensors_in
 from hasten.agent.session import Session
+from hasten.agent.tree import tensors_in
 from hasten.devices import cuda
 from hasten.raw_run import RawFacts, RawModel, RawOptimizer
 

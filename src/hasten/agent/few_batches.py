@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from torch.utils.data import DataLoader
 
-from hasten.agent.patches import Patches
 from hasten.agent.samplers import wrap_samplers
+from hasten.patches import Patches
 
 
 def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:

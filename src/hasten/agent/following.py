@@ -7,8 +7,8 @@ from pathlib import Path
 from hasten.agent.handle import apply
 from hasten.agent.models import Models
 from hasten.agent.pace import Pace
-from hasten.agent.patches import Patches
 from hasten.agent.seen import Seen
+from hasten.patches import Patches
 from hasten.protocol import LaunchSpec
 
 

@@ -14,14 +14,11 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from hasten.agent.models import Action, Around, Forward, Models, OptimizerAction
-from hasten.agent.patches import Patches, warn
+from hasten.errors import NotApplicableError
+from hasten.patches import Patches, warn
 from hasten.protocol import FixesReport, FixSpec, LaunchSpec, write
 
 Registered = TypeVar("Registered")
-
-
-class NotApplicableError(Exception):
-    """An optimization cannot be applied here; the message says why."""
 
 
 class Handle:
@@ -119,7 +116,7 @@ def apply(spec: LaunchSpec, folder: Path, patches: Patches, models: Models) -> N
     Those that could not be applied are reported in the launch's folder, or on standard error in a run under a plan.
     """
     not_applied: dict[str, str] = {}
-    said: set[str] = {*spec.following.unasked} if spec.following is not None else set()
+    said: set[str] = set()
 
     def report(name: str, reason: str) -> None:
         not_applied[name] = reason

@@ -30,9 +30,9 @@ from torch.utils.data.dataloader import (
 )
 
 from hasten.agent.marks import Marks, spanned
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches
+from hasten.agent.tree import tensors_in
 from hasten.devices import accelerator
+from hasten.patches import Patches
 from hasten.raw_run import AUTOCAST, GRAD, OUTPUT_GRAD, TRAINING, Forward, ZeroGrad
 
 Function = Callable[..., object]

@@ -12,8 +12,8 @@ import io
 import os
 from types import ModuleType
 
-from hasten.agent.patches import Patches
 from hasten.agent.stages import Function, clock
+from hasten.patches import Patches
 
 MOST_FILES = 256  # files remembered by one process
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hasten.agent.frames import user_place
-from hasten.agent.nests import tensors_in
+from hasten.agent.tree import tensors_in
 from hasten.protocol import StartMethod
 from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, TierCounts
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 Forward = Callable[..., object]
 Around = Callable[[nn.Module, Forward, tuple[object, ...], dict[str, object]], object]
@@ -285,7 +285,7 @@ def is_compiled(module: nn.Module) -> bool:
     """Whether the script compiles the module, or one inside it."""
     if any(type(inner).__name__ == "OptimizedModule" for inner in module.modules()):
         return True
-    call = module._compiled_call_impl
+    call = module._compiled_call_impl  # pyright: ignore[reportPrivateUsage]
     return (call.compiled if isinstance(call, _Call) else call) is not None
 
 
@@ -295,7 +295,9 @@ class _Call:
     def __init__(self, models: Models, module: nn.Module) -> None:
         self.models = models
         self.module = ref(module)
-        self.compiled: Forward | None = module._compiled_call_impl  # by the script
+        self.compiled: Forward | None = (
+            module._compiled_call_impl
+        )  # by the script; pyright: ignore[reportPrivateUsage]
         self.is_trained = False
 
     def __call__(self, /, *arguments: object, **settings: object) -> object:
@@ -333,11 +335,11 @@ def _call(around: Around, module: nn.Module, forward: Forward, /, *arguments: ob
     return around(module, forward, arguments, settings)
 
 
-def _replicating(original: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+def _replicating(original: Callable[..., object]) -> Callable[..., object]:
     """A replica on another GPU calls itself, not the module that it was made of."""
 
     @functools.wraps(original)
-    def _replicate_for_data_parallel(module: nn.Module) -> nn.Module:
+    def _replicate_for_data_parallel(module: nn.Module) -> object:
         replica = original(module)
         if isinstance(replica.__dict__.get("_compiled_call_impl"), _Call):
             del replica.__dict__["_compiled_call_impl"]

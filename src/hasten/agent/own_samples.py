@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches
 from hasten.agent.samplers import wrap_samplers
+from hasten.agent.tree import tensors_in
+from hasten.patches import Patches
 from hasten.raw_run import RawQuality, SampledEpoch
 
 MOST_SECONDS = 6.0  # that batches are made once more

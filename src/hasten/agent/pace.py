@@ -22,9 +22,9 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches
+from hasten.agent.tree import tensors_in
 from hasten.devices import accelerator
+from hasten.patches import Patches
 from hasten.protocol import Following, PlannedRun, to_json
 
 Function = Callable[..., object]

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches
+from hasten.agent.tree import tensors_in
+from hasten.patches import Patches
 from hasten.raw_run import RawQuality
 
 Function = Callable[..., object]

@@ -16,8 +16,8 @@ import torch
 
 from hasten.agent.frames import caller_is_user
 from hasten.agent.marks import Marks, spanned
-from hasten.agent.patches import Patches
 from hasten.devices import accelerator
+from hasten.patches import Patches
 from hasten.raw_run import Copy, Sync
 
 Function = Callable[..., object]

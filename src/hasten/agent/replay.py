@@ -14,9 +14,9 @@ from time import perf_counter
 import torch
 from torch.utils.data import DataLoader
 
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches
 from hasten.agent.session import Session
+from hasten.agent.tree import tensors_in
+from hasten.patches import Patches
 from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
 
 MOST_BATCHES = 8

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader
 
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 Sampler = Iterable[object]  # of keys, or of lists of them
 Wrap = Callable[[Sampler, "DataLoader[object]", int], Sampler]  # its sampler, the loader, the number of its dataset

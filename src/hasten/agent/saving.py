@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 
 from hasten.agent.marks import Marks, spanned
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 Function = Callable[..., object]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from hasten.agent import facts, replay
 from hasten.agent.handle import Handle
-from hasten.agent.patches import Patches
 from hasten.agent.programs import (
     JOINED,
     Program,
@@ -23,6 +22,7 @@ from hasten.agent.programs import (
 )
 from hasten.agent.session import Session
 from hasten.agent.turns import Turns
+from hasten.patches import Patches
 from hasten.protocol import Interventions, LaunchSpec, SwitchSpec
 from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
 

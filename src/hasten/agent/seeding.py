@@ -15,7 +15,7 @@ from types import ModuleType
 
 import torch
 
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 Function = Callable[..., object]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches, warn
 from hasten.agent.quality import mean_of
+from hasten.agent.tree import tensors_in
+from hasten.patches import Patches, warn
 from hasten.protocol import SeenInProof
 
 Function = Callable[..., object]

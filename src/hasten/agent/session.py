@@ -27,13 +27,13 @@ from hasten.agent.loaders import Loaders
 from hasten.agent.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.agent.models import Models
 from hasten.agent.own_samples import OwnSamples
-from hasten.agent.patches import warn
 from hasten.agent.programs import History
 from hasten.agent.quality import Quality
 from hasten.agent.sampler import LineSampler
 from hasten.agent.stages import run_delay
 from hasten.agent.status import StatusFile
 from hasten.devices import accelerator, cuda
+from hasten.patches import warn
 from hasten.protocol import EndedBy, write
 from hasten.raw_run import Fetched, RawFacts, RawRun, Span, Sync
 

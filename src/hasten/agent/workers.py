@@ -23,10 +23,10 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from hasten.agent import libraries
 from hasten.agent.frames import without_ours
-from hasten.agent.nests import tensors_in
-from hasten.agent.patches import Patches, warn
 from hasten.agent.sampler import LineSampler
 from hasten.agent.stages import Function, Key, Totals, clock, run_delay
+from hasten.agent.tree import tensors_in
+from hasten.patches import Patches, warn
 from hasten.protocol import StageName, to_json
 from hasten.raw_run import STAGES, StageLine, StageSeconds
 

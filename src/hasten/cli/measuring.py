@@ -16,7 +16,7 @@ from hasten.cli.parts import (
     console,
     print_json,
 )
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -66,7 +66,7 @@ def add_diagnose(subparsers: Subparsers) -> None:
 
 
 def _diagnose(args: argparse.Namespace) -> int:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
     from hasten.reports.progress import progress
     from hasten.reports.text import print_diagnosis

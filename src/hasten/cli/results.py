@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hasten.cli.parts import add_subcommand, console, percent, print_json
 from hasten.errors import DirectoryError
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -37,7 +37,7 @@ def add_report(subparsers: Subparsers) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from hasten.cli.saved import find_saved
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.steps_table import csv_of
     from hasten.reports.text import print_diagnosis
     from hasten.reports.trace import trace_of
@@ -71,7 +71,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _page(saved: Saved) -> str:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.page.page import PageInput, page
 
     return page(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hasten.errors import RecordError
-from hasten.measurement.results import FOLLOWED
+from hasten.launch.results import FOLLOWED
 from hasten.records import Followed, Run, Settings, Tuning, from_json
 from hasten.tuning.plan import script_of
 

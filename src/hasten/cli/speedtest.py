@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hasten.cli.parts import add_measuring, add_subcommand, console, positive, print_json, time_span
 from hasten.errors import CommandError
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -122,7 +122,7 @@ def _prepare(args: argparse.Namespace, workload: Workload, bar: ProgressReport) 
 
 
 def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
-    from hasten.measurement.launch import command_words
+    from hasten.launch.launch import command_words
     from hasten.tuning.metric import Metric
 
     if not workload.metric or workload.num_epochs is None:
@@ -176,7 +176,7 @@ def _first_run(tuning: Tuning) -> tuple[Run, Path]:
 
 
 def _print(tested: _Tested) -> None:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.text import print_speedtest
     from hasten.reports.tuning import print_tuning
 
@@ -198,7 +198,7 @@ def _print(tested: _Tested) -> None:
 
 
 def _print_json(tested: list[_Tested], *, one: bool) -> None:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
 
     found = [
         {

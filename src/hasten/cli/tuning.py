@@ -19,7 +19,7 @@ from hasten.cli.parts import (
     time_span,
 )
 from hasten.errors import CommandError, PlanError
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -159,8 +159,8 @@ def add_run(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from hasten.launch.launch import command_words
     from hasten.machine.machine import read_machine
-    from hasten.measurement.launch import command_words
     from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
     from hasten.tuning.running import run_under
 

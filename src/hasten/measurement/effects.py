@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hasten.agent.programs import JOINED
-from hasten.measurement.folding import epoch_starts, segment_means, validation_cycles
-from hasten.measurement.interventions import Further
-from hasten.measurement.recorder import Recorded
+from hasten.launch.folding import epoch_starts, segment_means, validation_cycles
+from hasten.launch.recorder import Recorded
+from hasten.measurement.followups import FollowUpRun
 from hasten.raw_run import DEVICE_REPLAY, JOIN, PLAIN, REPLAY
 from hasten.records import Interval, Intervention
 from hasten.stats import ratio_interval, scaled
@@ -77,7 +77,7 @@ def compare(
     )
 
 
-def against(further: Further, recorded: Recorded, base: Recorded) -> Intervention:
+def against(further: FollowUpRun, recorded: Recorded, base: Recorded) -> Intervention:
     """A launch of its own against a plain one, by what it is about."""
     settings, number = further.settings, len(recorded.measured)
     if further.name == "validation_gradients":

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 
 from hasten.errors import NoStepError
+from hasten.launch.launch import stage_lines
+from hasten.launch.recorder import Recorded
 from hasten.machine.machine import read_machine
 from hasten.machine.resources import ResourceSampler
-from hasten.measurement.launch import stage_lines
 from hasten.measurement.measure import run_of
-from hasten.measurement.recorder import Recorded
 from hasten.protocol import LaunchSpec, files_of, read
 from hasten.raw_run import RawRun, StageLine
 from hasten.records import Run

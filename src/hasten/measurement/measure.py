@@ -17,17 +17,18 @@ import msgspec
 
 from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
+from hasten.launch.decoders import compare_decoders
+from hasten.launch.failures import failure, why_no_step
+from hasten.launch.launch import OUTPUT, Launch, Outcome, command_words
+from hasten.launch.recorder import Recorded
+from hasten.launch.results import RESULTS, new_folder
+from hasten.launch.shares import shares_of
+from hasten.launch.timeline import timeline_of
 from hasten.machine.disk import read_twice
 from hasten.machine.machine import read_machine
-from hasten.measurement.decoders import compare_decoders
 from hasten.measurement.effects import TOO_FEW, against, read_switches
-from hasten.measurement.failures import failure, why_no_step
-from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_segment, choose, promising, shares_of
-from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
-from hasten.measurement.recorder import Recorded
-from hasten.measurement.results import RESULTS, new_folder
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.timeline import timeline_of
+from hasten.measurement.followups import FollowUpRun, broken_segment, choose, promising
+from hasten.optimizations.optimization import LEAST_SECONDS
 from hasten.protocol import LaunchSpec
 from hasten.raw_run import busiest
 from hasten.records import (
@@ -41,6 +42,7 @@ from hasten.records import (
     to_json,
 )
 from hasten.safe_text import redacted
+from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
@@ -202,7 +204,7 @@ class _Measuring:
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
-    def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:
+    def _further(self, chosen: Sequence[FollowUpRun], base: Recorded) -> list[Intervention]:
         found: list[Intervention] = []
         for number, further in enumerate(chosen):
             if self._time_over():
@@ -219,7 +221,7 @@ class _Measuring:
             tried = against(further, recorded, base)
             if promising(tried):
                 # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
-                plain = self._one(what + ", baseline", further.beside())
+                plain = self._one(what + ", baseline", further.baseline())
                 tried = against(further, recorded, _read(plain)) if plain is not None else tried
             found.append(tried)
         return found
@@ -227,10 +229,10 @@ class _Measuring:
     def _time_over(self) -> bool:
         return time.monotonic() - self.started > self.wanted.begun_within
 
-    def _alternating(self, what: str, further: Further) -> list[Intervention]:
+    def _alternating(self, what: str, further: FollowUpRun) -> list[Intervention]:
         """All switches of one launch; what it does not come to, in further ones."""
         found: dict[str, Intervention] = {}
-        left: Further | None = further
+        left: FollowUpRun | None = further
         while left is not None and not self._time_over():
             outcome = self._one(what, left)
             if outcome is None:
@@ -240,10 +242,10 @@ class _Measuring:
             broken = broken_segment(recorded)
             if broken is not None:
                 self.notes.append(f"{broken}: the script failed under it: {outcome.last_line}")
-            left = left.rest(recorded)
+            left = left.remaining_after(recorded)
         return list(found.values())
 
-    def _one(self, what: str, further: Further) -> Outcome | None:
+    def _one(self, what: str, further: FollowUpRun) -> Outcome | None:
         """One further launch; None, and a note, when the script did not train under it."""
         base, asked = self.wanted.spec, further.interventions
         fixes = {fix.name: fix for fix in (*base.fixes, *further.fixes)}  # its own in the place of their namesakes
@@ -264,7 +266,7 @@ class _Measuring:
         return outcome
 
 
-def _untried(chosen: Sequence[Further], made: Sequence[Intervention]) -> tuple[str, ...]:
+def _untried(chosen: Sequence[FollowUpRun], made: Sequence[Intervention]) -> tuple[str, ...]:
     causes = [cause for further in chosen for cause in further.causes]
     told = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
     return tuple(cause for cause in causes if cause not in told)

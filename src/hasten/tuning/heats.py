@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hasten import format
-from hasten.measurement.side import Bench, SideError
+from hasten.launch.side import Bench, SideError
 from hasten.records import Heat, Settings
 from hasten.tuning.judge import FAR
 from hasten.tuning.metric import Metric

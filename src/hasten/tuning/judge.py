@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hasten.fixes.catalog import CATALOG, variables_of, weakest
-from hasten.fixes.fix import GUARANTEES
-from hasten.measurement.side import Bench, SideError
+from hasten.launch.side import Bench, SideError
+from hasten.optimizations.catalog import CATALOG, GUARANTEES, variables_of, weakest
 from hasten.raw_run import RawQuality
 from hasten.records import Check, ProofVerdict, Settings
 from hasten.tuning import quality

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.ceiling import USABLE_MEMORY
-from hasten.fixes.catalog import specs_of, start_seconds_of
-from hasten.fixes.fix import Situation
-from hasten.measurement.turns import POSSIBLE
+from hasten.diagnosis.situation import Situation
+from hasten.launch.turns import POSSIBLE
+from hasten.optimizations.catalog import specs_of, start_seconds_of
 from hasten.protocol import LaunchSpec
 from hasten.records import Phase, Settings
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten import format
-from hasten.fixes.catalog import variables_of
-from hasten.measurement.side import Bench, Output, SideError
+from hasten.launch.side import Bench, Output, SideError
+from hasten.optimizations.catalog import variables_of
 from hasten.records import Check, Settings
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality

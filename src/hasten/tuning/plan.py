@@ -23,8 +23,7 @@ else:
 
 from hasten import format
 from hasten.errors import DirectoryError, PlanError
-from hasten.fixes.catalog import CATALOG, checked, turned_on
-from hasten.fixes.fix import nearest
+from hasten.optimizations.catalog import CATALOG, checked, enabled_in, nearest
 from hasten.protocol import SeenInProof
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
 from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
@@ -34,7 +33,6 @@ from hasten.tuning.quality import FEWEST_LOSSES
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes", "cache")
-ON_ANY_MACHINE = ("set_to_none", "no_debug", "no_grad_validation", "gather", "micro_batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +152,7 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
         raise PlanError(
             f"{plan.source} is of {script}, not of {here}; run `hasten tune {here}`, or name a plan with --plan"
         )
-    on = turned_on(plan.settings)
+    on = enabled_in(plan.settings)
     if not on:
         return []
     lines: list[str] = []
@@ -162,7 +160,7 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
     other = [name for name, value in plan.machine.items() if now.get(name) not in (None, value)]
     if other:
         was = ", ".join(f"{name} {plan.machine[name]}" for name in other)
-        doubted = [name for name in on if name not in ON_ANY_MACHINE]
+        doubted = [name for name in on if not CATALOG[name].on_any_machine]
         which = f"; in doubt: {', '.join(doubted)}" if doubted else ""
         lines.append(f"the plan was made on another machine ({was}){which}; `hasten tune` proves it here")
     if plan.command and plan.proof != "proven":
@@ -315,7 +313,7 @@ def _fix_lines(tuning: Tuning) -> list[str]:
                 gained = f"{format.ratio_interval(trial.speedup)}{beside}, "
             where = f"; {cache_line(tuning)}" if fix.kind == "size" else ""
             rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}{where}"))
-        elif trial is not None and not fix.is_users_word:
+        elif trial is not None and not fix.only_by_user:
             value = _toml(trial.added[name])
             rows.append((f"{name} = false", f"tried ({value}): {_why_dropped(name, trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)

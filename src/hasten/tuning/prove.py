@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from hasten.fixes.catalog import CATALOG, weakest
-from hasten.measurement.side import Frequencies
+from hasten.launch.side import Frequencies
+from hasten.optimizations.catalog import CATALOG, weakest
 from hasten.raw_run import RawQuality
 from hasten.records import BothSides, Check, Interval, Proof, Settings, Trial
 from hasten.stats import mean_interval, paired_speedup
@@ -205,4 +205,4 @@ def _speed(trial: Trial, *, sooner: bool) -> Check:
 
 def _without(settings: Settings, names: Sequence[str]) -> Settings:
     left = {name: value for name, value in settings.items() if name not in names}
-    return {name: value for name, value in left.items() if CATALOG[name].finds(left)}
+    return {name: value for name, value in left.items() if CATALOG[name].is_supported(left)}

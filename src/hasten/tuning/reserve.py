@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hasten.fixes import recipe
-from hasten.fixes.fix import Situation
+from hasten.diagnosis.situation import Situation
+from hasten.optimizations import schedules
 from hasten.tuning.judge import Judge
 from hasten.tuning.manner import manner_of
 from hasten.tuning.metric import SEEDS, Metric
@@ -43,7 +43,7 @@ def reserve(
     if metric.target is None:
         few, many = (proof + 2 * number * whole for number in SEEDS)
         return Reserve(proof=max(min(MOST_OF_WHOLE_RUNS * left, few), min(MOST * left, many)))
-    heats = (1 + len(recipe.combinations(num_steps))) * whole if recipes else 0.0
+    heats = (1 + len(schedules.combinations(num_steps))) * whole if recipes else 0.0
     proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
     share = min(1.0, MOST_OF_WHOLE_RUNS * left / (heats + proof))
     return Reserve(heats=share * heats, proof=share * proof)

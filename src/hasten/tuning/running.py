@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.errors import CommandError
-from hasten.fixes.catalog import specs_of, variables_of
-from hasten.measurement.environment import plugin_environment
-from hasten.measurement.results import FOLLOWED, make_folder
+from hasten.launch.environment import plugin_environment
+from hasten.launch.results import FOLLOWED, make_folder
+from hasten.optimizations.catalog import specs_of, variables_of
 from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
-from hasten.records import Settings
 from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
-
-SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
 
 
 def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path) -> int:
@@ -44,7 +41,6 @@ def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: 
 
 def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
-    settings = {**SURVIVAL, **plan.settings}
     make_folder(root)
     following = Following(
         script=script_of(told),
@@ -52,9 +48,10 @@ def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, 
         log=os.fspath((root / FOLLOWED).resolve()),
         baseline_rate=plan.baseline_rate,
         proof=plan.seen if plan.command == redacted(told) else None,
-        unasked=tuple(name for name in SURVIVAL if name not in plan.settings),
     )
-    environment = plugin_environment(variables_of(settings))
+    environment = plugin_environment(variables_of(plan.settings))
     if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so
-        environment[SPEC_VARIABLE] = to_json(LaunchSpec(mode="follow", fixes=specs_of(settings), following=following))
+        environment[SPEC_VARIABLE] = to_json(
+            LaunchSpec(mode="follow", fixes=specs_of(plan.settings), following=following)
+        )
     return environment

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hasten import format
-from hasten.fixes.catalog import CATALOG, checked
-from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
-from hasten.fixes.recipe import IN_WHOLE_RUNS
+from hasten.diagnosis.situation import Situation
+from hasten.optimizations.catalog import CATALOG, checked
+from hasten.optimizations.optimization import NotProposed, Optimization, Proposal
+from hasten.optimizations.schedules import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
 from hasten.tuning.judge import draws_anew
 from hasten.tuning.trial import may_continue
@@ -42,7 +43,7 @@ Diagnose = Callable[[Settings], Situation | None]
 class Candidate:
     """A fix with a value, worth a trial."""
 
-    fix: Fix
+    fix: Optimization
     proposal: Proposal
     so_far: Trial | None = None  # its trial, if that can continue
 
@@ -90,7 +91,7 @@ def candidates(
 
 def _most_promising_first(found: Sequence[Candidate]) -> list[Candidate]:
     # What only the user can answer for is tried last: its gain is a suggestion.
-    return sorted(found, key=lambda c: (c.fix.is_users_word, -c.promise))
+    return sorted(found, key=lambda c: (c.fix.only_by_user, -c.promise))
 
 
 def search(
@@ -133,7 +134,7 @@ def search(
         if len(added) == 1 and may_continue(trial) and _num_pairs(trial) > _num_pairs(so_far):
             continued = replace(chosen[0], so_far=trial)
             unclear += [continued] if continued.saves >= situation.least else []
-        if trial.verdict == "faster" and not chosen[0].fix.is_users_word:
+        if trial.verdict == "faster" and not chosen[0].fix.only_by_user:
             settings = {**settings, **added}
             tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they begin anew, on top of what was kept
             unclear = []
@@ -151,7 +152,7 @@ def _num_pairs(trial: Trial | None) -> int:
 def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
     """What promises most, with all that promises much beside it, answers another cause and is quickly tried."""
     chosen = [waiting[0]]
-    for candidate in [c for c in waiting[1:] if not c.fix.is_users_word]:
+    for candidate in [c for c in waiting[1:] if not c.fix.only_by_user]:
         fix, others = candidate.fix, [c.fix for c in chosen]
         much = MUCH_ANEW if draws_anew(fix.name) else MUCH
         promises = candidate.promise >= much * waiting[0].promise
@@ -164,7 +165,7 @@ def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:
     fix = candidate.fix
-    return not {*settings}.intersection((fix.name, *fix.excludes)) and fix.finds(settings)
+    return not {*settings}.intersection((fix.name, *fix.excludes)) and fix.is_supported(settings)
 
 
 def leave_out(
@@ -181,7 +182,7 @@ def leave_out(
         if name in IN_WHOLE_RUNS:
             continue
         rest = {other: value for other, value in settings.items() if other != name}
-        if not all(CATALOG[other].finds(rest) for other in rest) or not _may_be_needless(name, rest, gains):
+        if not all(CATALOG[other].is_supported(rest) for other in rest) or not _may_be_needless(name, rest, gains):
             continue
         trial = try_fix(rest, {name: settings[name]}, 0.0, 1.0)
         if trial.verdict in ("slower", "no difference", "failed"):

@@ -3,7 +3,7 @@
 In: two sets of settings. Out: a Trial. Refuses to choose what to try.
 
 Both sides of a pair are there at once and take turns, a tenth of a second each, so that a shared machine's ups and downs
-fall on both (see `measurement.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
+fall on both (see `launch.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
 pair. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
 `stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of
 which the last look will hardly be clear either, is given up before (stopping for futility by conditional power: Lachin,
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hasten.fixes.catalog import CATALOG, variables_of
-from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
+from hasten.launch.side import Bench, Frequencies, Seen, SideError, run_in_turns
+from hasten.optimizations.catalog import CATALOG, variables_of
 from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.manner import Manner, spec_of

@@ -19,17 +19,18 @@ from pathlib import Path
 import msgspec
 
 from hasten import __version__, format
+from hasten.diagnosis.situation import Situation
 from hasten.errors import HastenError, RecordError, ResumeError
-from hasten.fixes import input, recipe
-from hasten.fixes.catalog import checked, start_seconds_of, variables_of
-from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.launch import command_words
+from hasten.launch.launch import command_words
+from hasten.launch.results import RESULTS, make_folder, new_folder
+from hasten.launch.side import Bench, Frequencies
+from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
-from hasten.measurement.results import RESULTS, make_folder, new_folder
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench, Frequencies
+from hasten.optimizations import schedules
+from hasten.optimizations.catalog import GROUPS, checked, start_seconds_of, variables_of
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.safe_text import redacted
+from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
 from hasten.tuning.heats import heats, soonest
 from hasten.tuning.journal import Journal, Progress
@@ -44,7 +45,7 @@ from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
-INPUT = {fix.name for fix in input.FIXES}
+INPUT = {optimization.name for optimization in GROUPS["Input"]}
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # further runs that tell of cores shared with the loader
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
@@ -237,12 +238,12 @@ class _Tuning:
         elif first.case.train is not None and (size := first.case.train.batch_size):
             num_steps *= size / float(tuning.settings.get("batch_size", size))
         # A search that goes on has run some of them, and may have chosen among them.
-        settings = {name: value for name, value in tuning.settings.items() if name not in recipe.IN_WHOLE_RUNS}
+        settings = {name: value for name, value in tuning.settings.items() if name not in schedules.IN_WHOLE_RUNS}
         run = [heat.settings for heat in tuning.heats]
         for heat in heats(
             self.bench,
             settings,
-            [found for found in ({}, *recipe.combinations(num_steps)) if found not in run],
+            [found for found in ({}, *schedules.combinations(num_steps)) if found not in run],
             metric,
             time_left=self.journal.left_for_heats,
             on_launch=self.journal.tell,

@@ -1,0 +1,46 @@
+"""Tensors in what models are given and hand out: lists, tuples, dicts, and objects with attributes.
+
+In: any value. Out: its tensors, or the same nest with others in their place. Refuses to look into modules and classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import nn
+
+
+def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
+    """The tensors in a nest of lists, tuples, dicts and objects with attributes, `most` at the most."""
+    waiting = [value]
+    found = 0
+    while waiting and found < most:
+        item = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            found += 1
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(reversed(list(item.values())))
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(reversed(item[:most]))
+        elif item is not None and hasattr(item, "__dict__") and not isinstance(item, (type, nn.Module)):
+            waiting.extend(v for v in vars(item).values() if isinstance(v, torch.Tensor))
+
+
+def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    """The same nest with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(with_tensors(v, change) for v in value))  # pyright: ignore[reportArgumentType]
+    if isinstance(value, (list, tuple)):
+        return type(value)([with_tensors(v, change) for v in value])
+    if isinstance(value, Mapping):
+        for key in list(value):  # in place: transformers' outputs are dicts with attributes
+            value[key] = with_tensors(value[key], change)  # type: ignore[index]
+    elif not isinstance(value, (nn.Module, type)) and not callable(value):
+        for name, inner in list(getattr(value, "__dict__", {}).items()):
+            if isinstance(inner, torch.Tensor):
+                object.__setattr__(value, name, change(inner))
+    return value
