@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from command import HASTEN, environment, train, write
 
-from hasten.agent import patches
+from hasten import patches
 from hasten.errors import CommandError, DirectoryError
 from hasten.sandbox import guard, workspace
 from hasten.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep

@@ -4,7 +4,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import planted
 import pytest
 
 from hasten.launch.side import Bench
@@ -58,6 +57,16 @@ PLANTED = {
 pytestmark = pytest.mark.slow
 
 
+def there(name):
+    """A function of planted.py, as the training process finds it: by its name."""
+
+    def enable(_handle, _value):
+        raise AssertionError("it is called in the training process")
+
+    enable.__module__, enable.__name__ = "planted", name
+    return enable
+
+
 @pytest.fixture(scope="module", autouse=True)
 def planted_in_the_catalog():
     """Planted fixes in the catalog."""
@@ -68,7 +77,7 @@ def planted_in_the_catalog():
             guarantee=guarantee,
             answers=(),
             propose=lambda _: "",
-            enable=getattr(planted, name),
+            enable=there(name),
         )
     yield
     for name in PLANTED:
