@@ -34,8 +34,8 @@ from hasten.launch.turns import POSSIBLE
 from hasten.optimizations.catalog import CATALOG
 from hasten.optimizations.optimization import Optimization
 from hasten.records import Trial
+from hasten.tuning.budget import charged
 from hasten.tuning.manner import Manner
-from hasten.tuning.startup import charged
 from hasten.tuning.trial import compare, try_fix
 
 HERE = Path(__file__).resolve().parent

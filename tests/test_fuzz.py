@@ -18,7 +18,7 @@ from hasten.agent.status import STATES
 from hasten.data.memo.codec import decode, encode
 from hasten.data.memo.disk import DiskTier
 from hasten.errors import HastenError
-from hasten.launch import watching
+from hasten.launch import processes as watching
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.tuning.plan import plan_text, read_plan
 from hasten.tuning.tune import last_tuning

@@ -8,7 +8,7 @@ from command import said
 from pages import full_run, search
 from runs import steps
 
-from hasten.cli.saved import nearest_run
+from hasten.cli.results import nearest_run
 from hasten.records import Tuning, to_json
 
 

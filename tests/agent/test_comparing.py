@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.agent.few_batches import repeat_batches
+from hasten.agent.batches import repeat_batches
 from hasten.agent.quality import Quality
 from hasten.agent.seeding import seed_everything
 from hasten.patches import Patches

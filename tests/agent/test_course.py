@@ -2,8 +2,7 @@
 
 import pytest
 
-from hasten.agent.course import Course
-from hasten.agent.programs import History, Segment
+from hasten.agent.segments import Course, History, Segment
 
 
 def walked(course, *, steps, seconds=0.1):

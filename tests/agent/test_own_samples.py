@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from hasten import Loader
-from hasten.agent.own_samples import OwnSamples
+from hasten.agent.batches import OwnSamples
 from hasten.raw_run import RawQuality
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.agent.pace import Pace
+from hasten.agent.following import Pace
 from hasten.patches import Patches
 from hasten.protocol import Following
 

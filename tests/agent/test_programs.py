@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.agent.programs import (
+from hasten.agent.segments import (
     MARKED,
     PLAIN,
     History,

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from hasten.agent.sampler import LineSampler
+from hasten.agent.frames import LineSampler
 
 
 def test_a_sampler_puts_the_interpreters_switch_interval_back():

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hasten import patches as patching
-from hasten.agent.seen import EVERY, Seen
+from hasten.agent.following import EVERY, Seen
 from hasten.protocol import SeenInProof
 
 PROOF = SeenInProof(loss_steps=12, loss=1.0, loss_spread=0.01, batch_mean=0.5, batch_spread=0.01)

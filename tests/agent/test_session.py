@@ -6,12 +6,12 @@ import types
 import pytest
 import torch
 
-from hasten.agent import course
+from hasten.agent import segments as course
 from hasten.agent import session as session_module
-from hasten.agent.boundary import MOST_OTHERS
 from hasten.agent.marks import Marks
-from hasten.agent.programs import History, Segment
+from hasten.agent.segments import History, Segment
 from hasten.agent.session import Session
+from hasten.agent.steps import MOST_OTHERS
 from hasten.protocol import Status, files_of, read
 from hasten.raw_run import RawRun
 

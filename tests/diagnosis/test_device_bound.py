@@ -4,9 +4,8 @@ import msgspec
 import pytest
 from runs import GPU, HEALTHY, LINE, machine, run, steps
 
-from hasten.diagnosis.breakdown import break_down
+from hasten.diagnosis.breakdown import break_down, find_ceiling
 from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import find_ceiling
 from hasten.measurement.diagnose import diagnose
 from hasten.records import CopyFacts, HotLine, SyncPoint
 

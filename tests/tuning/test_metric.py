@@ -9,9 +9,8 @@ import pytest
 from hasten.launch.side import Bench, Output, SideError
 from hasten.records import Heat
 from hasten.tuning import metric, quality
-from hasten.tuning.heats import heats, soonest
 from hasten.tuning.judge import Judge
-from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs, metric_holds
+from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs, heats, metric_holds, soonest
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 

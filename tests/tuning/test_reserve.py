@@ -6,9 +6,9 @@ import pytest
 from runs import loader, run
 
 from hasten.measurement.diagnose import situation_of
+from hasten.tuning.budget import reserve
 from hasten.tuning.judge import Judge
 from hasten.tuning.metric import Metric
-from hasten.tuning.reserve import reserve
 
 METRIC = Metric(re.compile("F1: (.*)"))
 FIRST = situation_of(run(loaders=(loader(),)), {})

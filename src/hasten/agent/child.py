@@ -55,8 +55,8 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
     from hasten.agent import facts, hooks, readouts, saving, workers
     from hasten.agent.marks import Marks
     from hasten.agent.models import Models
-    from hasten.agent.programs import History
     from hasten.agent.schedule import program_of
+    from hasten.agent.segments import History
     from hasten.agent.session import Session
     from hasten.patches import Patches
 
@@ -105,7 +105,7 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
         seed_everything(spec.seed, shift=spec.shift, patches=patches)
     for number, ends in ((spec.repeated_batches, False), (spec.epoch_batches, True)):
         if number is not None:
-            from hasten.agent.few_batches import repeat_batches
+            from hasten.agent.batches import repeat_batches
 
             repeat_batches(number, patches, ends=ends)
     if spec.repeated_batches is not None:
@@ -116,7 +116,7 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 
         session.quality = Quality(patches, num_batches=spec.quality, perturb=spec.perturb)
         if spec.own_samples:
-            from hasten.agent.own_samples import OwnSamples
+            from hasten.agent.batches import OwnSamples
 
             session.own_samples = OwnSamples(patches, num_batches=spec.quality)
 

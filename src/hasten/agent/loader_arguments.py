@@ -8,7 +8,9 @@ import inspect
 import multiprocessing
 import random
 import sys
-from collections.abc import Callable
+import types
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,7 +20,6 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.agent.dataset_state import state_of
 from hasten.agent.handle import Handle
 from hasten.agent.models import Models
 
@@ -138,3 +139,43 @@ def _begun(seed: int | None, base_seed: int | None) -> _Begun:
         np.random.seed(worker._generate_state(base_seed, info.id))  # pyright: ignore[reportPrivateUsage]
         object.__setattr__(info, "seed", base_seed + info.id)
     return _Begun(seed)
+
+
+MOST_PARTS = 10_000
+FEW = 64  # elements of a list that are looked into; of longer ones only which they are, and in what order
+SAMPLED = 1 << 16  # elements of an array
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+SHARED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.Generator)
+
+
+def state_of(dataset: object) -> object:
+    """The dataset's attributes, and theirs: plain values, arrays by their contents, the rest by which objects they are."""
+    parts: list[object] = []
+    waiting: list[Any] = [dataset]
+    seen: dict[int, object] = {}  # held, so that no number is given again
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, PLAIN):
+            parts.append(value)
+            continue
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if len(seen) > MOST_PARTS:
+            return object()
+        parts.append(id(value))
+        if isinstance(value, torch.Tensor):
+            parts.append(value._version)
+        elif (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
+            flat: Any = value.reshape(-1)
+            if not value.dtype.hasobject:
+                parts.append(zlib.crc32(flat[:: max(1, flat.size // SAMPLED)].tobytes()))
+        elif isinstance(value, Mapping):
+            parts.append(hash(tuple(map(id, value.values()))))
+            waiting += list(value.values()) if len(value) <= FEW else []
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            parts.append(hash(tuple(map(id, value))))
+            waiting += list(value) if len(value) <= FEW else []
+        elif not isinstance(value, SHARED):
+            waiting += list(getattr(value, "__dict__", {}).values())
+    return tuple(parts)

@@ -295,16 +295,15 @@ class _Call:
     def __init__(self, models: Models, module: nn.Module) -> None:
         self.models = models
         self.module = ref(module)
-        self.compiled: Forward | None = (
-            module._compiled_call_impl
-        )  # by the script; pyright: ignore[reportPrivateUsage]
+        compiled = module._compiled_call_impl  # pyright: ignore[reportPrivateUsage]
+        self.compiled: Forward | None = compiled  # by the script
         self.is_trained = False
 
     def __call__(self, /, *arguments: object, **settings: object) -> object:
         module = self.module()
         assert module is not None, "it is called by its module alone"
-        forward = self.compiled or module._call_impl
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # what is exported is the script's
+        forward = self.compiled or module._call_impl  # pyright: ignore[reportPrivateUsage]
+        if _is_exported():
             return forward(*arguments, **settings)
         return self.models.call(module, forward, arguments, settings)
 
@@ -346,6 +345,11 @@ def _replicating(original: Callable[..., object]) -> Callable[..., object]:
         return replica
 
     return _replicate_for_data_parallel
+
+
+def _is_exported() -> bool:
+    """Whether the model is being traced: what is exported is the script's."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def trains(module: nn.Module) -> bool:

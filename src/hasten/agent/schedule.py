@@ -1,14 +1,17 @@
-"""Which program a measured process follows, as the parent's spec says."""
+"""Which segments a measured process goes through, as the parent's spec says."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
 
 from hasten.agent import facts, replay
 from hasten.agent.handle import Handle
-from hasten.agent.programs import (
+from hasten.agent.segments import (
     JOINED,
     Program,
     Segment,
@@ -21,9 +24,9 @@ from hasten.agent.programs import (
     plain,
 )
 from hasten.agent.session import Session
-from hasten.agent.turns import Turns
+from hasten.agent.status import leave
 from hasten.patches import Patches
-from hasten.protocol import Interventions, LaunchSpec, SwitchSpec
+from hasten.protocol import TURN_ASKS, TURN_TOLD, Interventions, LaunchSpec, SwitchSpec
 from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
 
 SLOW_STEP = 0.3  # seconds
@@ -158,3 +161,30 @@ def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:
     for index in range(4):
         settle = 2 if index == 0 else 0
         yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
+
+
+class Turns:
+    """The turns of the one process of a launch that is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pipes: tuple[int, int] | None = None
+
+    def wait(self) -> float:
+        """Seconds until it was this process's turn."""
+        began = perf_counter()
+        told = b""
+        with contextlib.suppress(OSError):  # nobody at the other end
+            self._pipes = self._pipes or self._open()
+            os.write(self._pipes[0], b".")
+            told = os.read(self._pipes[1], 1)
+        if not told:  # hasten is gone
+            leave(None)
+        return perf_counter() - began
+
+    def _open(self) -> tuple[int, int]:
+        """Both pipes. Raises OSError when hasten is gone: to open them without O_NONBLOCK would wait for it for ever."""
+        asks = os.open(self._folder / TURN_ASKS, os.O_WRONLY | os.O_NONBLOCK)
+        told = os.open(self._folder / TURN_TOLD, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(told, True)
+        return asks, told

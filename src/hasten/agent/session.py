@@ -18,20 +18,18 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
 from hasten.agent import workers
-from hasten.agent.boundary import Boundary
-from hasten.agent.course import Course
+from hasten.agent.batches import OwnSamples
 from hasten.agent.device_watch import DeviceWatch
+from hasten.agent.frames import LineSampler
 from hasten.agent.hooks import Forwards
-from hasten.agent.leaving import leave
 from hasten.agent.loaders import Loaders
 from hasten.agent.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.agent.models import Models
-from hasten.agent.own_samples import OwnSamples
-from hasten.agent.programs import History
 from hasten.agent.quality import Quality
-from hasten.agent.sampler import LineSampler
+from hasten.agent.segments import Course, History
 from hasten.agent.stages import run_delay
-from hasten.agent.status import StatusFile
+from hasten.agent.status import StatusFile, leave
+from hasten.agent.steps import Boundary
 from hasten.devices import accelerator, cuda
 from hasten.patches import warn
 from hasten.protocol import EndedBy, write

@@ -1,14 +1,17 @@
-"""What this process is doing, for the parent to read at any time. Refuses to write often."""
+"""What a launch's parent sees of this process, and how the process ends once its window is full."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+import time
 from pathlib import Path
 from time import perf_counter
 from typing import get_args
 
-from hasten.agent.boundary import Boundary
-from hasten.agent.programs import History
+from hasten.agent.segments import History
+from hasten.agent.steps import Boundary
 from hasten.protocol import EndedBy, State, Status, write
 
 PERIOD = 1.0  # seconds; a status costs half a millisecond
@@ -51,3 +54,27 @@ class StatusFile:
     def forked(self) -> None:
         """This is a forked child now: it has only imported."""
         self._state, self._ended_by, self._written_at = STATES[0], None, 0.0
+
+
+WAIT_FOR_END = 15.0  # seconds
+
+
+def leave(launcher: int | None) -> None:
+    """End this process and its children without running what comes after the training loop."""
+    import multiprocessing
+
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + 2.0
+    for child in children:
+        child.join(timeout=max(0.05, deadline - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if launcher is not None and os.getppid() != launcher:
+        # A shell or a launcher waits for this process, and would go on with its next line: hasten ends them first.
+        time.sleep(WAIT_FOR_END)
+    os._exit(0)

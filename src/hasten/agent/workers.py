@@ -22,8 +22,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from hasten.agent import libraries
-from hasten.agent.frames import without_ours
-from hasten.agent.sampler import LineSampler
+from hasten.agent.frames import LineSampler, without_ours
 from hasten.agent.stages import Function, Key, Totals, clock, run_delay
 from hasten.agent.tree import tensors_in
 from hasten.patches import Patches, warn

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hasten import format
+from hasten.diagnosis.breakdown import intervention
 from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import intervention
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
 

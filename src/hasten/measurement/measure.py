@@ -17,16 +17,14 @@ import msgspec
 
 from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
-from hasten.launch.decoders import compare_decoders
-from hasten.launch.failures import failure, why_no_step
-from hasten.launch.launch import OUTPUT, Launch, Outcome, command_words
+from hasten.launch.launch import OUTPUT, Launch, Outcome, command_words, failure, why_no_step
 from hasten.launch.recorder import Recorded
 from hasten.launch.results import RESULTS, new_folder
 from hasten.launch.shares import shares_of
 from hasten.launch.timeline import timeline_of
 from hasten.machine.disk import read_twice
 from hasten.machine.machine import read_machine
-from hasten.measurement.effects import TOO_FEW, against, read_switches
+from hasten.measurement.effects import TOO_FEW, against, compare_decoders, read_switches
 from hasten.measurement.followups import FollowUpRun, broken_segment, choose, promising
 from hasten.optimizations.optimization import LEAST_SECONDS
 from hasten.protocol import LaunchSpec

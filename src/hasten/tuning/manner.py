@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hasten.diagnosis.breakdown import USABLE_MEMORY
 from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import USABLE_MEMORY
 from hasten.diagnosis.situation import Situation
 from hasten.launch.turns import POSSIBLE
 from hasten.optimizations.catalog import specs_of, start_seconds_of

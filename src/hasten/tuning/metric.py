@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten import format
 from hasten.launch.side import Bench, Output, SideError
 from hasten.optimizations.catalog import variables_of
-from hasten.records import Check, Settings
+from hasten.records import Check, Heat, Settings
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
 from hasten.tuning.judge import FAR, BaselineError, Judge
@@ -226,3 +226,36 @@ def target_sooner(
     if ratio.low > 1.0:
         return quality.passed("target", text)
     return (quality.failed if ratio.high < 1.0 else quality.unknown)("target", text)
+
+
+SHIFT = -FAR  # a seed that no proof takes
+
+
+def heats(
+    bench: Bench,
+    settings: Settings,
+    recipes: Sequence[Settings],
+    metric: Metric,
+    *,
+    time_left: Callable[[], float],
+    on_launch: Callable[[str], object] = lambda _: None,
+) -> Iterator[Heat]:
+    """A whole run of the plan with each recipe, as long as there is time for one as long as the last."""
+    longest = 0.0
+    for recipe in recipes:
+        if time_left() <= longest:
+            return
+        on_launch(f"a whole run with {format.settings(recipe, none='the recipe as it is')}")
+        try:
+            run = metric.run(bench, {**settings, **recipe}, shift=SHIFT)
+            longest = max(longest, run.seconds)
+        except SideError as error:
+            yield Heat(settings=recipe, note=str(error))
+        else:
+            yield Heat(settings=recipe, metric=run.value, reached=run.reached)
+
+
+def soonest(ended: Sequence[Heat]) -> Settings:
+    """The recipe that reached the target first; none where no recipe was sooner than none."""
+    there = [heat for heat in ended if heat.reached is not None]
+    return min(there, key=lambda heat: heat.reached or 0.0).settings if there else {}

@@ -32,15 +32,12 @@ from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial,
 from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
-from hasten.tuning.heats import heats, soonest
-from hasten.tuning.journal import Journal, Progress
+from hasten.tuning.budget import Journal, Progress, Reserve, charged, num_steps_of, reserve
 from hasten.tuning.judge import LASTING, Judge
 from hasten.tuning.manner import Manner, base_spec, manner_of
-from hasten.tuning.metric import Metric
+from hasten.tuning.metric import Metric, heats, soonest
 from hasten.tuning.prove import prove
-from hasten.tuning.reserve import Reserve, reserve
 from hasten.tuning.search import Candidate, candidates, leave_out, search
-from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
 

@@ -1,11 +1,9 @@
-"""What a search has found so far, saved after every change, and how long it may still take.
-
-In: changes. Out: a Tuning in `.hasten/tunings/<id>/tuning.json`, whole at any moment. Refuses to decide.
-"""
+"""The time of a search: its record as it goes, what is kept for what comes after, and what start-up costs."""
 
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +11,80 @@ from pathlib import Path
 
 import msgspec
 
-from hasten.records import Settings, Trial, Tuning, to_json
+from hasten import format
+from hasten.diagnosis.situation import Situation
+from hasten.optimizations import schedules
+from hasten.records import Run, Settings, Trial, Tuning, to_json
 from hasten.reports.tuning import trial_line
-from hasten.tuning.reserve import Reserve
+from hasten.tuning.judge import Judge
+from hasten.tuning.manner import manner_of
+from hasten.tuning.metric import SEEDS, Metric
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
+PAIRS = 4  # of launches that the proof's speed will take, as a rule
+MOST, MOST_OF_WHOLE_RUNS = 1 / 2, 2 / 3  # of what is left of the budget once the script is diagnosed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserve:
+    """Seconds."""
+
+    heats: float = 0.0  # of recipes, one whole run each
+    proof: float = 0.0
+
+    @property
+    def all(self) -> float:
+        """Of both."""
+        return self.heats + self.proof
+
+
+def reserve(
+    first: Situation, judge: Judge, *, left: float, metric: Metric | None, num_steps: float | None, recipes: bool
+) -> Reserve:
+    """What heats and the proof will take at the script's own pace, for the plan's is not known yet."""
+    start = first.case.run.first_step_seconds or 0.0
+    proof = 2 * PAIRS * (start + manner_of(first, {}).seconds) + judge.seconds(start)
+    if metric is None:
+        return Reserve(proof=min(MOST * left, proof))
+    whole = start + (num_steps or 0.0) * first.case.step
+    if metric.target is None:
+        few, many = (proof + 2 * number * whole for number in SEEDS)
+        return Reserve(proof=max(min(MOST_OF_WHOLE_RUNS * left, few), min(MOST * left, many)))
+    heats = (1 + len(schedules.combinations(num_steps))) * whole if recipes else 0.0
+    proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
+    share = min(1.0, MOST_OF_WHOLE_RUNS * left / (heats + proof))
+    return Reserve(heats=share * heats, proof=share * proof)
+
+
+NOTABLE = 1.0  # seconds by which a start must be later to be charged at all
+
+
+def num_steps_of(run: Run, num_epochs: float | None) -> float | None:
+    """The steps of a whole training: as many epochs as are said, or those of a script that was seen to its end."""
+    if num_epochs is not None:
+        per_epoch = run.facts.steps_per_epoch
+        return None if per_epoch is None else num_epochs * per_epoch
+    if run.ended_by != "script" or not run.steps or run.first_step_seconds is None:
+        return None
+    first, last = run.steps[0], run.steps[-1]
+    end = last.start + last.seconds
+    pace = (end - first.start) / len(run.steps)
+    return 1 + (end - run.first_step_seconds) / pace
+
+
+def charged(trial: Trial, *, num_steps: float | None) -> Trial:
+    """The trial with its break-even step, and its verdict where training ends before that."""
+    late = trial.startup_seconds or 0.0
+    if trial.verdict != "faster" or late <= NOTABLE:
+        return trial
+    gain = statistics.fmean(trial.baseline_seconds) - statistics.fmean(trial.candidate_seconds)
+    even = late / gain if gain > 0 else float("inf")
+    note = f"its start takes {format.seconds(late, rough=True)} more, earned back after {even:,.0f} steps"
+    if num_steps is None or even <= num_steps:
+        return msgspec.structs.replace(trial, note=note)
+    return msgspec.structs.replace(
+        trial, verdict="no difference", note=f"{note}, and training takes {num_steps:,.0f}"
+    )
 
 
 @dataclass

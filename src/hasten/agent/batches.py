@@ -1,22 +1,72 @@
-"""Whether a run trains on the script's own samples, where its batches cannot be compared: they are drawn otherwise.
-
-In: what samplers give, and batches of hasten's loader. Out: the order that was asked for, and how many samples are to
-the bit what the dataset makes of their seeds. Refuses to ask the dataset before training is over, and to decide what
-follows.
-"""
+"""Batches in a comparison: a few of them handed out again and again, and samples made once more to see that they are the same."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.data import DataLoader
 
-from hasten.agent.samplers import wrap_samplers
 from hasten.agent.tree import tensors_in
 from hasten.patches import Patches
 from hasten.raw_run import RawQuality, SampledEpoch
+
+
+def repeat_batches(number: int, patches: Patches, *, ends: bool) -> None:
+    """Have every loader of this process hand out its first batches again and again."""
+    first: dict[tuple[int, int | None], list[object]] = {}  # of a dataset, in batches of a size
+
+    def repeated(sampler: Iterable[object], loader: DataLoader[object], dataset: int) -> _Repeated:
+        return _Repeated(sampler, number, first.setdefault((dataset, loader.batch_size), []), ends=ends)
+
+    wrap_samplers(patches, repeated)
+
+
+class _Repeated:
+    """The first few of a sampler's entries in the place of all that follow."""
+
+    def __init__(self, of: Iterable[object], number: int, first: list[object], *, ends: bool) -> None:
+        self._of = of
+        self._number = number
+        self._first = first
+        self._ends = ends
+
+    def __iter__(self) -> Iterator[object]:
+        for position, entry in enumerate(self._of):
+            if self._ends and position == self._number:
+                return
+            if len(self._first) <= position % self._number:
+                self._first.append(entry)
+            yield self._first[position % self._number]
+
+    def __len__(self) -> int:
+        return len(self._of)  # type: ignore[arg-type]
+
+
+Sampler = Iterable[object]  # of keys, or of lists of them
+Wrap = Callable[[Sampler, "DataLoader[object]", int], Sampler]  # its sampler, the loader, the number of its dataset
+
+
+def wrap_samplers(patches: Patches, wrap: Wrap) -> None:
+    """Have each loader of this process ask what `wrap` makes of its sampler, made once for each loader.
+
+    Many scripts make a loader anew in each epoch: loaders of one dataset are told the same number.
+    """
+    wrapped: WeakKeyDictionary[DataLoader[object], Sampler] = WeakKeyDictionary()
+    datasets: dict[int, tuple[int, object]] = {}  # held, so that an id stays its own
+    whole = DataLoader._index_sampler.fget  # type: ignore[attr-defined]  # pyright: ignore
+
+    def index_sampler(loader: DataLoader[object]) -> Sampler:
+        if loader not in wrapped:
+            number, _ = datasets.setdefault(id(loader.dataset), (len(datasets), loader.dataset))
+            wrapped[loader] = wrap(whole(loader), loader, number)  # type: ignore[misc]
+        return wrapped[loader]
+
+    patches.set(DataLoader, "_index_sampler", property(index_sampler))
+
 
 MOST_SECONDS = 6.0  # that batches are made once more
 MOST_BYTES = 1 << 30  # of batches that wait for that
