@@ -23,7 +23,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 from hasten.agent.handle import apply
 from hasten.agent.models import Models
 from hasten.agent.quality import mean_of
-from hasten.agent.tree import tensors_in
+from hasten.agent.steps import Boundary
+from hasten.agent.tree import num_samples, tensors_in
 from hasten.devices import accelerator
 from hasten.patches import Patches, warn
 from hasten.protocol import Following, LaunchSpec, PlannedRun, SeenInProof, to_json
@@ -58,7 +59,7 @@ class Pace:
         self._samples = array("q")
         self._last = 0.0
         self._taken = 0
-        self._key: int | None = None
+        self._boundary = Boundary()
         self._rank = 0
         self._thread = get_ident()
         self._process = os.getpid()
@@ -71,21 +72,17 @@ class Pace:
         def __next__(self_: object) -> object:
             batch = original(self_)
             if torch.is_grad_enabled() and get_ident() == self._thread:
-                first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
-                if not isinstance(first, torch.Tensor) or not first.dim():
-                    first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
-                self._taken += len(first) if first is not None else 0
+                self._taken += num_samples(batch) or 0
             return batch
 
         return __next__
 
     def _stepped(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         now = perf_counter()
-        if self._key is None:
-            self._key = id(optimizer)
-            self._rank = _rank()
-        if id(optimizer) != self._key:
+        if not self._boundary.step(optimizer):
             return
+        if not self.num_steps:
+            self._rank = _rank()
         self.num_steps += 1
         if self.num_steps > WARM_STEPS:
             if len(self._seconds) < MOST_STEPS:

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-import torch
 from torch.utils.data import DataLoader
 
 from hasten.agent.frames import user_place
-from hasten.agent.tree import tensors_in
+from hasten.agent.tree import num_samples, tensors_in
 from hasten.protocol import StartMethod
 from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, TierCounts
 
@@ -105,7 +104,7 @@ class Loaders:
             return None
 
     def length_of(self, number: int, batch: object) -> int:
-        """Samples in a batch: the first dimension of its first tensor that has one."""
+        """Note that a batch was handed out; the number of its samples."""
         self._taken[number] += 1
         self._last = number
         facts = self._facts[number]
@@ -114,11 +113,8 @@ class Loaders:
             if tensors:
                 facts.bytes_per_batch = sum(t.numel() * t.element_size() for t in tensors)
                 facts.dtypes = tuple(sorted({str(t.dtype).removeprefix("torch.") for t in tensors}))
-        # Nearly every batch is a list of tensors; looking through any nest takes ten times as long.
-        first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
-        if not isinstance(first, torch.Tensor) or not first.dim():
-            first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
-        return int(first.shape[0]) if first is not None else UNKNOWN_LENGTH
+        length = num_samples(batch)
+        return UNKNOWN_LENGTH if length is None else length
 
     def raise_at_end(self, number: int, joined: int) -> None:
         """End the epoch where the loader itself would."""

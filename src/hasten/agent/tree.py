@@ -28,6 +28,15 @@ def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
             waiting.extend(v for v in vars(item).values() if isinstance(v, torch.Tensor))
 
 
+def num_samples(batch: object) -> int | None:
+    """Samples in a batch: the first dimension of its first tensor that has one."""
+    # Nearly every batch is a list of tensors; looking through any tree takes ten times as long.
+    first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    if not isinstance(first, torch.Tensor) or not first.dim():
+        first = next((tensor for tensor in tensors_in(batch, most=8) if tensor.dim()), None)
+    return int(first.shape[0]) if first is not None else None
+
+
 def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """The same nest with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
     if isinstance(value, torch.Tensor):

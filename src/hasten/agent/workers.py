@@ -24,7 +24,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 from hasten.agent import libraries
 from hasten.agent.frames import LineSampler, without_ours
 from hasten.agent.stages import Function, Key, Totals, clock, run_delay
-from hasten.agent.tree import tensors_in
+from hasten.agent.tree import num_samples, tensors_in
 from hasten.patches import Patches, warn
 from hasten.protocol import StageName, to_json
 from hasten.raw_run import STAGES, StageLine, StageSeconds
@@ -198,7 +198,7 @@ class _Recorder:
     ) -> None:
         start, end, delay = times
         samples = self._samples
-        number = len(samples) or _first_length(batch)
+        number = len(samples) or num_samples(batch) or 1
         self._sample_cost = (end - start) / max(1, number)
         line = StageLine(
             pid=self._pid,
@@ -258,11 +258,6 @@ def held_bytes(dataset: object, *, depth: int = 4) -> int:
             if isinstance(first, torch.Tensor) or type(first).__module__ == "numpy":
                 total += len(value) * int(getattr(first, "nbytes", 0))
     return total
-
-
-def _first_length(batch: object) -> int:
-    first = next((t for t in tensors_in(batch, most=8) if t.dim()), None)
-    return int(first.shape[0]) if first is not None else 1
 
 
 class _Watched:
