@@ -38,11 +38,11 @@ from case_study_memory import limit, searched
 
 from hasten.cli.results import nearest_run
 from hasten.measurement.diagnose import diagnose, situation_of
-from hasten.measurement.measure import Wanted, measure
+from hasten.measurement.measure import MeasureOptions, measure
 from hasten.optimizations.catalog import variables_of
 from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
-from hasten.tuning.manner import base_spec, manner_of
+from hasten.tuning.trial_config import base_spec, config_for
 
 RESULTS = Path(__file__).resolve().parent / "results" / "case_studies"
 
@@ -77,13 +77,13 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
     if near is not None and under == tuning.settings:
         return json.loads((folder / ".hasten" / "runs" / near / "run.json").read_text(encoding="utf-8"))
     first = situation_of(msgspec.convert(found["run"], Run), {})
-    manner = manner_of(first, tuning.settings)
+    config = config_for(first, tuning.settings)
     with (folder / "output.txt").open("wb") as output:
-        wanted = Wanted(
+        wanted = MeasureOptions(
             seconds=15.0,
             quick=True,
             script_output=output.fileno(),
-            spec=base_spec(tuning.settings, manner),
+            spec=base_spec(tuning.settings, config),
             environment=variables_of(tuning.settings, scratch=folder),
         )
         run, _ = measure(list(tuning.command), wanted=wanted, root=folder)
@@ -111,7 +111,7 @@ def brief(name: str, result: dict[str, Any]) -> None:
     """One line of a tuned case study."""
     tuning = result.get("tuning") or {}
     proof = tuning.get("proof") or {}
-    speed = proof.get("sooner") or proof.get("speedup")
+    speed = proof.get("target_speedup") or proof.get("speedup")
     told = shown(Estimate(speed["value"], speed["low"], speed["high"])) if speed else "no speedup"
     print(
         f"{name}: {told}, {proof.get('verdict', 'no proof')}, {result.get('seconds', 0):.0f} s, {tuning.get('settings')}",

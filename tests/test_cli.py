@@ -63,7 +63,7 @@ def test_a_report_of_a_run_that_is_not_there_says_where_to_look(ask, tmp_path):
     assert "no such run: 20200101-000000-1" in said(answer)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"version": 99}', b"[]", b'{"version": 1}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"version": 99}', b"[]", b'{"version": 2}'])
 def test_a_run_that_cannot_be_read_is_said_in_one_line(ask, tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
     answer = ask("report", "run.json")

@@ -179,7 +179,7 @@ def test_no_phase_is_a_formula_of_a_spreadsheet(name):
 
 def test_a_record_that_is_nested_without_end_is_one_line(tmp_path):
     with pytest.raises(RecordError):
-        from_json(Run, b'{"version": 1, "facts": ' + b"[" * 100_000, source="it")
+        from_json(Run, b'{"version": 2, "facts": ' + b"[" * 100_000, source="it")
 
 
 SECRETS = ["--api-key=abc", "--api_key=abc", "hf_token=abc", "wandb.key=abc", "--password=abc", "--clientSecret=abc"]

@@ -32,13 +32,13 @@ NO_STEP = "no optimizer step was seen in the block; put the training loop, with 
 TOO_FEW = "the block ended after {} steps, too few to measure; let it train for a few seconds"
 
 
-class Here:
+class InProcessMeasurement:
     """A block of this process that is measured. `run` is there once it has ended."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> InProcessMeasurement:
         from hasten.agent.child import begin
 
         self._around = ExitStack()
@@ -91,14 +91,14 @@ class Measured:
     """A measured `with` block, and its results after it has ended."""
 
     def __init__(self) -> None:
-        self._here: Here | None = None
+        self._here: InProcessMeasurement | None = None
         self._diagnosis: Diagnosis | None = None
 
     def __enter__(self) -> Measured:
-        from hasten.notebook import Here
+        from hasten.notebook import InProcessMeasurement
 
         self._diagnosis = None
-        self._here = Here()
+        self._here = InProcessMeasurement()
         self._here.__enter__()
         return self
 

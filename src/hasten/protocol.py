@@ -161,7 +161,7 @@ class FixesReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run under a plan, as `records.Followed` reads it."""
+    """A run under a plan, as `records.PlannedRunRecord` reads it."""
 
     script: str
     settings: dict[str, Value]

@@ -157,7 +157,7 @@ class RawLoader:
     """A loader that the process iterated."""
 
     settings: LoaderSettings
-    made_anew: bool = False  # each epoch has a DataLoader of its own
+    recreated: bool = False  # each epoch has a DataLoader of its own
     pids: list[int] = field(default_factory=list)  # of its workers
     bytes_per_batch: int | None = None
     dtypes: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hasten.agent.segments import Course, History, Segment
+from hasten.agent.segments import History, Segment, SegmentScheduler
 
 
 def walked(course, *, steps, seconds=0.1):
@@ -22,7 +22,7 @@ def walked(course, *, steps, seconds=0.1):
 
 
 def test_the_device_catches_up_at_both_ends_of_a_stretch_and_nowhere_else():
-    course, asked = Course(History()), []
+    course, asked = SegmentScheduler(History()), []
 
     def catch_up(now):
         asked.append(round(now, 6))

@@ -135,7 +135,7 @@ def test_a_loader_is_made_anew_where_the_one_before_it_is_gone(loaders, kept):
         loaders.starts(loader, iter(loader))
         alive += [loader] if kept else []
         del loader
-    assert loaders.raw()[0].made_anew is not kept
+    assert loaders.raw()[0].recreated is not kept
 
 
 class Photographs(Dataset):

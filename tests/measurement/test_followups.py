@@ -235,7 +235,7 @@ def test_a_prefetch_lasts_while_the_slowest_batch_is_made_and_fits_the_memory(sl
 
 
 @pytest.mark.parametrize(
-    ("settings", "tried"), [({}, True), ({"persistent_workers": True}, False), ({"made_anew": True}, False)]
+    ("settings", "tried"), [({}, True), ({"persistent_workers": True}, False), ({"recreated": True}, False)]
 )
 def test_workers_are_kept_where_their_start_costs_something(settings, tried):
     starting = loader(**{"num_workers": 2, "persistent_workers": False, **settings})

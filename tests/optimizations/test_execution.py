@@ -98,9 +98,9 @@ def test_the_number_of_threads_is_the_plans(process, put_on):
 def test_a_network_in_evaluation_mode_passes_gradients_on(put_on):
     """As a discriminator does in the step of its generator."""
     put_on("no_grad_validation")
-    judge, fake = nn.Linear(2, 1), torch.ones(1, 2, requires_grad=True)
-    judge(torch.ones(1, 2)).sum().backward()
-    judge.eval()(fake).sum().backward()
+    evaluator, fake = nn.Linear(2, 1), torch.ones(1, 2, requires_grad=True)
+    evaluator(torch.ones(1, 2)).sum().backward()
+    evaluator.eval()(fake).sum().backward()
     assert fake.grad is not None
 
 
@@ -152,16 +152,16 @@ def test_outputs_that_are_kept_may_be_meant_for_a_backward(evaluated):
 def test_an_image_inside_a_dict_may_need_its_gradient(put_on):
     put_on("no_grad_validation")
 
-    class Judge(nn.Linear):
+    class Evaluator(nn.Linear):
         def forward(self, given):
             return super().forward(given["image"])
 
-    judge = Judge(2, 1)
-    judge({"image": torch.ones(1, 2)}).sum().backward()
-    judge.eval()
+    evaluator = Evaluator(2, 1)
+    evaluator({"image": torch.ones(1, 2)}).sum().backward()
+    evaluator.eval()
     for _ in range(8):
         image = torch.ones(1, 2, requires_grad=True)
-        judge({"image": image}).sum().backward()
+        evaluator({"image": image}).sum().backward()
         assert image.grad is not None
 
 

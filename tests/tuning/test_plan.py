@@ -5,7 +5,7 @@ import pytest
 from pages import full_run, search
 
 from hasten.errors import DirectoryError, PlanError
-from hasten.records import CacheNeed, Interval, Machine, Proof, Skipped, Trial, Tuning
+from hasten.records import RECORD_VERSION, CacheNeed, Interval, Machine, Proof, Skipped, Trial, Tuning
 from hasten.tuning.plan import NAME, Plan, check_place, doubts, plan_text, read_plan, with_changes, write_plan
 
 MACHINE = Machine(
@@ -23,7 +23,7 @@ MACHINE = Machine(
     shm_bytes=None,
 )
 TUNING = Tuning(
-    version=1,
+    version=RECORD_VERSION,
     hasten="0.1.0",
     id="20261121-1",
     command=("train.py", "--name", 'a "quoted" one'),

@@ -47,9 +47,9 @@ if __name__ == "__main__":
 # budget is for a busy machine: a search ends when all was tried.
 SOON = """
 from hasten.cli import main
-from hasten.tuning import judge, manner, tune
+from hasten.tuning import evaluator, trial_config, tune
 
-manner.Manner.seconds, judge.MOST_STEPS = 1.0, 40
+trial_config.TrialConfig.seconds, evaluator.MOST_STEPS = 1.0, 40
 tune.Budget.diagnose_seconds, tune.DIAGNOSIS = 4.0, 2.0
 raise SystemExit(main())
 """

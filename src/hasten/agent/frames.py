@@ -33,11 +33,11 @@ def kind_of(code: CodeType) -> int:
     """USER, LIBRARY (an installed package other than torch) or INSIDE (torch, standard library, hasten)."""
     kind = _kinds.get(code.co_filename)
     if kind is None:
-        kind = _kinds[code.co_filename] = _judge(code.co_filename)
+        kind = _kinds[code.co_filename] = _evaluator(code.co_filename)
     return kind
 
 
-def _judge(file: str) -> int:
+def _evaluator(file: str) -> int:
     if file.startswith("<") and "ipython" not in file:
         # Frozen modules, exec'd strings, generated code: nobody can open that line.
         return INSIDE

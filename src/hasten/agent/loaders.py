@@ -43,7 +43,7 @@ class Loaders:
             new = number is None
             if number is not None:
                 # Where the one before it still lives, they are two loaders that look alike.
-                self._facts[number].made_anew = self._living(number) is None
+                self._facts[number].recreated = self._living(number) is None
             else:
                 number = len(self._facts)
                 self._facts.append(RawLoader(settings=settings))

@@ -175,7 +175,7 @@ LONGEST_WARM_UP = 15.0  # seconds; slow steps are worth more than a long warm-up
 PATIENCE = 2.0  # seconds, or four times its length, after which a segment ends with fewer steps than it wants
 
 
-class Course:
+class SegmentScheduler:
     """The segments of one process, and the ends of its steps in them."""
 
     def __init__(self, history: History) -> None:

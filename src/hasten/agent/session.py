@@ -26,7 +26,7 @@ from hasten.agent.loaders import Loaders
 from hasten.agent.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
 from hasten.agent.models import Models
 from hasten.agent.quality import Quality
-from hasten.agent.segments import Course, History
+from hasten.agent.segments import History, SegmentScheduler
 from hasten.agent.stages import run_delay
 from hasten.agent.status import StatusFile, leave
 from hasten.agent.steps import Boundary
@@ -66,7 +66,7 @@ class Session:
         self.models = models
         self.forwards = models.watcher = Forwards(marks)
         self.loaders = Loaders()
-        self.course = Course(history)
+        self.course = SegmentScheduler(history)
         self.course.catch_up = self._catch_up
         self.boundary = Boundary()
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hasten.cli.parts import add_subcommand, console, percent, print_json
 from hasten.errors import DirectoryError, RecordError
 from hasten.launch.results import FOLLOWED, RESULTS
-from hasten.records import Followed, Run, Settings, Tuning, from_json
+from hasten.records import PlannedRunRecord, Run, Settings, Tuning, from_json
 from hasten.tuning.plan import script_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Saved:
     tuning: Tuning | None = None
     after: Run | None = None  # the diagnosed run with the largest part of the plan
     under: Settings = field(default_factory=dict)  # its settings
-    followed: tuple[Followed, ...] = ()  # runs of the script with a plan since then, the last first
+    followed: tuple[PlannedRunRecord, ...] = ()  # runs of the script with a plan since then, the last first
 
 
 def find_saved(saved: str | None, *, root: Path) -> Saved:
@@ -167,16 +167,16 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
 
 
-def _followed(tuning: Tuning, path: Path) -> tuple[Followed, ...]:
+def _followed(tuning: Tuning, path: Path) -> tuple[PlannedRunRecord, ...]:
     """Runs of the same script, with any arguments, that ended after the tuning run started; the last first."""
     lines: list[bytes] = []
     with contextlib.suppress(OSError):
         lines = path.read_bytes().splitlines()
-    found: list[Followed] = []
+    found: list[PlannedRunRecord] = []
     for line in reversed(lines):
         # A line may be truncated or corrupt, which must not make the report fail.
         with contextlib.suppress(RecordError, ValueError, RecursionError):
-            found.append(from_json(Followed, line))
+            found.append(from_json(PlannedRunRecord, line))
     folder, script = path.parent.parent, script_of(tuning.command)  # both were started in it
     return tuple(one for one in found if _same(one.script, script, folder) and tuning.started < one.ended < LATEST)
 

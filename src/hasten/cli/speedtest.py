@@ -133,10 +133,10 @@ def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
 
 
 def _measured(args: argparse.Namespace, words: list[str], bar: ProgressReport) -> tuple[Run, Path]:
-    from hasten.measurement.measure import Wanted, measure
+    from hasten.measurement.measure import MeasureOptions, measure
 
     with tempfile.TemporaryFile() as output:
-        options = Wanted(
+        options = MeasureOptions(
             steps=args.steps,
             seconds=args.seconds,
             patience=args.wait,

@@ -62,7 +62,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     if not train.num_workers or start < WORTH * case.step:
         return None
     measured = case.measured("worker_startup", of=start)
-    if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.made_anew)):
+    if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.recreated)):
         return None
     # Without a trial: all of it except one ordinary wait.
     saved, interval = measured if measured is not None else (start * 0.9, None)
@@ -79,7 +79,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
             else f"epoch starts take {format.share(start / case.step)} of the time",
         ),
         remedy="Create the DataLoader once, before the epoch loop, with persistent_workers=True."
-        if train.made_anew
+        if train.recreated
         else "Set persistent_workers=True.",
         where=train.where,
     )

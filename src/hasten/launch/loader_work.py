@@ -57,7 +57,7 @@ def _facts(loader: RawLoader, role: Role, lines: Sequence[StageLine], ready: Seq
         num_samples=settings.num_samples,
         prefetch_factor=settings.prefetch_factor,
         persistent_workers=settings.persistent_workers,
-        made_anew=loader.made_anew,
+        recreated=loader.recreated,
         pin_memory=settings.pin_memory,
         start_method=settings.start_method,
         in_memory=_in_memory(lines),

@@ -238,7 +238,7 @@ class Recorded:
             ratio=ratio,
             marks_per_step=marked / max(1, len(self.marked)),
             seconds_per_mark=cost,
-            record_seconds=cost * kept / max(1, len(plain_steps)),
+            hook_seconds=cost * kept / max(1, len(plain_steps)),
             sampler_cpu=sampler_cpu,
         )
 

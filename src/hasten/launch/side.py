@@ -33,7 +33,7 @@ class SideError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SideResult:
     """What one launch told."""
 
     parts: Mapping[str, float]  # seconds: of a regular step, and of each rare phase whenever it comes
@@ -63,7 +63,7 @@ class Frequencies:
         }
         return Frequencies(by_phase={phase: 1 / period for phase, period in periods.items() if period})
 
-    def step_seconds(self, seen: Seen, *, phases: Sequence[str]) -> float:
+    def step_seconds(self, seen: SideResult, *, phases: Sequence[str]) -> float:
         """Seconds a step, the rare phases among `phases` with their share."""
         return seen.parts[REGULAR] + sum(self.by_phase.get(p, 0.0) * seen.parts.get(p, 0.0) for p in phases)
 
@@ -94,7 +94,7 @@ class Bench:
         """What launches keep for later ones lies here."""
         return self.workspace.folder
 
-    def run(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Seen:
+    def run(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> SideResult:
         """One launch. Raises SideError where the script does not train in it."""
         with self.prepared(spec, environment) as launch:
             launch.run()
@@ -147,7 +147,7 @@ class Bench:
 Side = tuple[Bench, LaunchSpec, Mapping[str, str]]  # with its spec and its environment
 
 
-def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
+def run_in_turns(sides: Sequence[Side]) -> list[SideResult]:
     """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
     with contextlib.ExitStack() as around:
         launches = [
@@ -161,7 +161,7 @@ def run_in_turns(sides: Sequence[Side]) -> list[Seen]:
         return _at_equal_times([_seen(launch) for launch in launches])
 
 
-def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
+def _at_equal_times(sides: Sequence[SideResult]) -> list[SideResult]:
     """The regular step of each as it was beside the first's: the median of the segments' ratios, two by two."""
     first = sides[0]
     told = [first]
@@ -174,7 +174,7 @@ def _at_equal_times(sides: Sequence[Seen]) -> list[Seen]:
     return told
 
 
-def _seen(launch: Launch) -> Seen:
+def _seen(launch: Launch) -> SideResult:
     """What a launch told that is over."""
     outcome = launch.outcome
     not_applied: dict[str, str] = {}
@@ -194,7 +194,7 @@ def _seen(launch: Launch) -> Seen:
     began = raw.started_at if raw.started_at is not None else recorded.measured[0].start
     samples = [s.num_samples for s in recorded.measured if s.num_samples is not None]
     counted = [s for s in recorded.steps or recorded.measured if s.counted]
-    return Seen(
+    return SideResult(
         parts=_parts(counted),
         segments=segment_means(counted, PLAIN),
         num_steps=len(recorded.measured),

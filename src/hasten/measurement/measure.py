@@ -51,7 +51,7 @@ def _unheard(_what: str, _done: float, _expected: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class MeasureOptions:
     """How to measure."""
 
     steps: int | None = None
@@ -68,7 +68,7 @@ def measure(
     words: Sequence[str],
     *,
     module: bool = False,
-    wanted: Wanted | None = None,
+    wanted: MeasureOptions | None = None,
     root: Path = RESULTS,
     workspace: Workspace | None = None,
     on_progress: Progress = _unheard,
@@ -78,7 +78,7 @@ def measure(
     `root` is where results are kept, `.hasten` beside the working directory by default. Raises HastenError for
     what the user can mend: NoStepError when no step was seen, ScriptError when the script itself failed.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or MeasureOptions()
     command = command_words(words, module=module)
     folder = new_folder(root / "runs")
     try:
@@ -99,7 +99,7 @@ class _Measuring:
         command: Sequence[str],
         words: Sequence[str],
         workspace: Workspace,
-        wanted: Wanted,
+        wanted: MeasureOptions,
         on_progress: Progress,
         *,
         module: bool,

@@ -100,7 +100,7 @@ def _suspect_prefetch(symptoms: Symptoms) -> int | None:
 def _suspect_startup(symptoms: Symptoms) -> bool | None:
     train = symptoms.train
     # A loader that is recreated takes its workers with it, persistent or not.
-    if train is None or not train.num_workers or train.persistent_workers or train.made_anew:
+    if train is None or not train.num_workers or train.persistent_workers or train.recreated:
         return None
     return True if symptoms.shares.of("epoch_start") >= WORTH else None
 

@@ -16,9 +16,9 @@ from hasten.diagnosis.situation import Situation
 from hasten.optimizations import schedules
 from hasten.records import Run, Settings, Trial, Tuning, to_json
 from hasten.reports.tuning import trial_line
-from hasten.tuning.judge import Judge
-from hasten.tuning.manner import manner_of
+from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import SEEDS, Metric
+from hasten.tuning.trial_config import config_for
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 PAIRS = 4  # of launches that the proof's speed will take, as a rule
@@ -29,31 +29,37 @@ MOST, MOST_OF_WHOLE_RUNS = 1 / 2, 2 / 3  # of what is left of the budget once th
 class Reserve:
     """Seconds."""
 
-    heats: float = 0.0  # of recipes, one whole run each
+    screening_runs: float = 0.0  # of recipes, one whole run each
     proof: float = 0.0
 
     @property
     def all(self) -> float:
         """Of both."""
-        return self.heats + self.proof
+        return self.screening_runs + self.proof
 
 
 def reserve(
-    first: Situation, judge: Judge, *, left: float, metric: Metric | None, num_steps: float | None, recipes: bool
+    first: Situation,
+    evaluator: Evaluator,
+    *,
+    left: float,
+    metric: Metric | None,
+    num_steps: float | None,
+    recipes: bool,
 ) -> Reserve:
-    """What heats and the proof will take at the script's own pace, for the plan's is not known yet."""
+    """What screening_runs and the proof will take at the script's own pace, for the plan's is not known yet."""
     start = first.case.run.first_step_seconds or 0.0
-    proof = 2 * PAIRS * (start + manner_of(first, {}).seconds) + judge.seconds(start)
+    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.seconds(start)
     if metric is None:
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step
     if metric.target is None:
         few, many = (proof + 2 * number * whole for number in SEEDS)
         return Reserve(proof=max(min(MOST_OF_WHOLE_RUNS * left, few), min(MOST * left, many)))
-    heats = (1 + len(schedules.combinations(num_steps))) * whole if recipes else 0.0
+    screening_runs = (1 + len(schedules.combinations(num_steps))) * whole if recipes else 0.0
     proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
-    share = min(1.0, MOST_OF_WHOLE_RUNS * left / (heats + proof))
-    return Reserve(heats=share * heats, proof=share * proof)
+    share = min(1.0, MOST_OF_WHOLE_RUNS * left / (screening_runs + proof))
+    return Reserve(screening_runs=share * screening_runs, proof=share * proof)
 
 
 NOTABLE = 1.0  # seconds by which a start must be later to be charged at all
@@ -148,7 +154,7 @@ class Journal:
         """
         return self.left() - self.reserve.all * (1.0 if self.tuning.settings else 0.5)
 
-    def left_for_heats(self) -> float:
+    def left_for_screening(self) -> float:
         """Seconds of the budget, without those that the proof will take."""
         return self.left() - self.reserve.proof
 

@@ -28,7 +28,7 @@ from hasten.protocol import SeenInProof
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
 from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
 from hasten.safe_text import legible
-from hasten.tuning.judge import LASTING
+from hasten.tuning.evaluator import LASTING
 from hasten.tuning.quality import FEWEST_LOSSES
 
 NAME = "hasten.toml"
@@ -288,8 +288,8 @@ def _header(tuning: Tuning) -> list[str]:
     if proof is None:
         return ["NOT PROVEN: the search did not get so far."]
     speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""
-    if proof.sooner is not None:
-        speed = f"the target {format.ratio_interval(proof.sooner)} as soon; "
+    if proof.target_speedup is not None:
+        speed = f"the target {format.ratio_interval(proof.target_speedup)} as soon; "
     if proof.verdict == "proven":
         return [f"Proven: {speed}quality as the weakest of its fixes promises ({proof.guarantee})."]
     reasons = [check.text for check in proof.checks if check.state != "passed"]

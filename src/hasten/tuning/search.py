@@ -23,7 +23,7 @@ from hasten.optimizations.catalog import CATALOG, checked
 from hasten.optimizations.optimization import NotProposed, Optimization, Proposal
 from hasten.optimizations.schedules import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
-from hasten.tuning.judge import draws_anew
+from hasten.tuning.evaluator import draws_other_numbers
 from hasten.tuning.trial import may_continue
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
@@ -154,7 +154,7 @@ def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
     chosen = [waiting[0]]
     for candidate in [c for c in waiting[1:] if not c.fix.only_by_user]:
         fix, others = candidate.fix, [c.fix for c in chosen]
-        much = MUCH_ANEW if draws_anew(fix.name) else MUCH
+        much = MUCH_ANEW if draws_other_numbers(fix.name) else MUCH
         promises = candidate.promise >= much * waiting[0].promise
         apart = all(not {*fix.answers} & {*other.answers} for other in others)
         agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hasten.launch.side import Bench, Frequencies, Seen, SideError, run_in_turns
+from hasten.launch.side import Bench, Frequencies, SideError, SideResult, run_in_turns
 from hasten.optimizations.catalog import CATALOG, variables_of
 from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
-from hasten.tuning.manner import Manner, spec_of
+from hasten.tuning.trial_config import TrialConfig, spec_of
 
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
@@ -36,7 +36,7 @@ FUTILE = 0.8  # of the gain that the last look would call clear: with less in si
 Chosen = tuple[Bench, Settings]
 
 
-class NotOnError(SideError):
+class NotAppliedError(SideError):
     """A fix could not be put on; the message says why."""
 
 
@@ -44,16 +44,16 @@ class NotOnError(SideError):
 class Sides:
     """What both sides' launches have told so far, in their order."""
 
-    baseline: list[Seen] = field(default_factory=list)
-    candidate: list[Seen] = field(default_factory=list)
+    baseline: list[SideResult] = field(default_factory=list)
+    candidate: list[SideResult] = field(default_factory=list)
     elapsed: float = 0.0  # seconds that they took
 
-    def add_pair(self, baseline: Chosen, candidate: Chosen, manner: Manner) -> None:
+    def add_pair(self, baseline: Chosen, candidate: Chosen, config: TrialConfig) -> None:
         """One more launch of each; which comes first changes from pair to pair. Raises SideError."""
         both = [(baseline, self.baseline), (candidate, self.candidate)]
         if len(self.baseline) % 2:
             both.reverse()
-        told = side_by_side([chosen for chosen, _ in both], manner)
+        told = side_by_side([chosen for chosen, _ in both], config)
         for seen, (_, into) in zip(told, both):
             into.append(seen)
 
@@ -66,7 +66,7 @@ class Sides:
             [frequencies.step_seconds(seen, phases=phases) / self._growth(seen) for seen in self.candidate],
         )
 
-    def _growth(self, seen: Seen) -> float:
+    def _growth(self, seen: SideResult) -> float:
         """How many of the baseline's steps a step of the candidate does the work of."""
         known = [s.samples_per_step for s in self.baseline if s.samples_per_step is not None]
         if not known or seen.samples_per_step is None:
@@ -75,17 +75,17 @@ class Sides:
         return growth if abs(growth - 1) > LAST_BATCH else 1.0
 
 
-def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
+def side(bench: Bench, settings: Settings, config: TrialConfig) -> SideResult:
     """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
     return _all_on(
-        bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
+        bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
     )
 
 
-def _all_on(seen: Seen) -> Seen:
+def _all_on(seen: SideResult) -> SideResult:
     """The same. Raises SideError where one of its fixes is not on."""
     for name, why in seen.not_applied.items():
-        raise NotOnError(f"{name} is not on: {why}")
+        raise NotAppliedError(f"{name} is not on: {why}")
     return seen
 
 
@@ -95,7 +95,7 @@ def try_fix(
     added: Settings,
     *,
     frequencies: Frequencies,
-    manner: Manner,
+    config: TrialConfig,
     sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
@@ -109,7 +109,7 @@ def try_fix(
         candidate,
         fix=fix,
         frequencies=frequencies,
-        manner=manner,
+        config=config,
         sides=sides,
         time_left=time_left,
         on_pair=on_pair,
@@ -124,7 +124,7 @@ def compare(
     *,
     fix: str = "plan",
     frequencies: Frequencies,
-    manner: Manner,
+    config: TrialConfig,
     gives_up: bool = True,
     sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
@@ -135,15 +135,15 @@ def compare(
     began = time.monotonic() - sides.elapsed
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
-        for number in range(len(sides.baseline) + 1, manner.most_pairs + 1):
+        for number in range(len(sides.baseline) + 1, config.most_pairs + 1):
             try:
-                sides.add_pair((bench, settings), (bench, candidate), manner)
+                sides.add_pair((bench, settings), (bench, candidate), config)
             except SideError as error:
-                if not manner.turns or isinstance(error, NotOnError):
+                if not config.turns or isinstance(error, NotAppliedError):
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
-                manner = replace(manner, turns=False)
-                sides.add_pair((bench, settings), (bench, candidate), manner)
+                config = replace(config, turns=False)
+                sides.add_pair((bench, settings), (bench, candidate), config)
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
@@ -168,11 +168,11 @@ def may_continue(trial: Trial) -> bool:
     return decide(Estimate(trial.speedup.value, trial.speedup.low, trial.speedup.high), looked) is None
 
 
-def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
-    """Two launches in turns, or one after the other where the manner says so. Raises SideError."""
-    if not manner.turns:
-        return [side(bench, settings, manner) for bench, settings in launches]
-    told = run_in_turns([(bench, spec_of(s, manner), variables_of(s, scratch=bench.folder)) for bench, s in launches])
+def side_by_side(launches: Sequence[Chosen], config: TrialConfig) -> list[SideResult]:
+    """Two launches in turns, or one after the other where the config says so. Raises SideError."""
+    if not config.turns:
+        return [side(bench, settings, config) for bench, settings in launches]
+    told = run_in_turns([(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches])
     return [_all_on(seen) for seen in told]
 
 
@@ -221,5 +221,5 @@ def _later_start(sides: Sides, *, first: bool) -> float:
     )
 
 
-def _difference(sides: Sides, of: Callable[[Seen], float]) -> float:
+def _difference(sides: Sides, of: Callable[[SideResult], float]) -> float:
     return statistics.median(map(of, sides.candidate)) - statistics.median(map(of, sides.baseline))

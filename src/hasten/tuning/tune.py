@@ -25,7 +25,7 @@ from hasten.launch.launch import command_words
 from hasten.launch.results import RESULTS, make_folder, new_folder
 from hasten.launch.side import Bench, Frequencies
 from hasten.measurement.diagnose import situation_of
-from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
+from hasten.measurement.measure import FIRST_LAUNCH, MeasureOptions, measure
 from hasten.optimizations import schedules
 from hasten.optimizations.catalog import GROUPS, checked, start_seconds_of, variables_of
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
@@ -33,13 +33,13 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
 from hasten.tuning.budget import Journal, Progress, Reserve, charged, num_steps_of, reserve
-from hasten.tuning.judge import LASTING, Judge
-from hasten.tuning.manner import Manner, base_spec, manner_of
-from hasten.tuning.metric import Metric, heats, soonest
+from hasten.tuning.evaluator import LASTING, Evaluator
+from hasten.tuning.metric import Metric, screening_runs, soonest
 from hasten.tuning.prove import prove
 from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 
 INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
@@ -127,7 +127,7 @@ class _Tuning:
             journal.begin(before or self._begun(journal.folder.name, first, run_id))
             try:
                 self._search(first)
-                self._race(first)
+                self._screen(first)
                 self._prove(first)
                 journal.keep(state="done")
             except KeyboardInterrupt:
@@ -148,17 +148,19 @@ class _Tuning:
         self.on_result(f"{format.seconds(first.case.step)} a step. {first.diagnosis.verdict}")
         return first, run.id
 
-    def _measured(self, settings: Settings, what: str, *, quick: bool = False, manner: Manner | None = None) -> Run:
+    def _measured(
+        self, settings: Settings, what: str, *, quick: bool = False, config: TrialConfig | None = None
+    ) -> Run:
         self.journal.tell(what)
-        manner = manner or Manner()
+        config = config or TrialConfig()
         with tempfile.TemporaryFile() as output:
-            wanted = Wanted(
+            wanted = MeasureOptions(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
                 patience=self.budget.patience + start_seconds_of(settings),
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec=base_spec(settings, manner),
+                spec=base_spec(settings, config),
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
@@ -224,7 +226,7 @@ class _Tuning:
         ):
             self.journal.add(settings, trial)
 
-    def _race(self, first: Situation) -> None:
+    def _screen(self, first: Situation) -> None:
         """Recipes that make no step faster, by how soon they reach the metric's target."""
         metric, tuning = self.budget.metric, self.journal.tuning
         if not self.budget.recipes or metric is None or metric.target is None:
@@ -236,17 +238,17 @@ class _Tuning:
             num_steps *= size / float(tuning.settings.get("batch_size", size))
         # A search that goes on has run some of them, and may have chosen among them.
         settings = {name: value for name, value in tuning.settings.items() if name not in schedules.IN_WHOLE_RUNS}
-        run = [heat.settings for heat in tuning.heats]
-        for heat in heats(
+        run = [screened.settings for screened in tuning.screening_runs]
+        for screened in screening_runs(
             self.bench,
             settings,
             [found for found in ({}, *schedules.combinations(num_steps)) if found not in run],
             metric,
-            time_left=self.journal.left_for_heats,
+            time_left=self.journal.left_for_screening,
             on_launch=self.journal.tell,
         ):
-            self.journal.keep(heats=(*self.journal.tuning.heats, heat))
-        self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.heats)}))
+            self.journal.keep(screening_runs=(*self.journal.tuning.screening_runs, screened))
+        self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.screening_runs)}))
 
     def _keep_untried(self, last: Situation, waiting: Sequence[Candidate]) -> None:
         """Every fix without a trial is named with the reason, those that there was no time for first."""
@@ -271,7 +273,7 @@ class _Tuning:
             settings,
             added,
             frequencies=Frequencies.of(first.case.facts),
-            manner=manner_of(first, {**settings, **added}),
+            config=config_for(first, {**settings, **added}),
             sides=sides,
             time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
             on_pair=lambda number, estimate: self.journal.tell(_trying(format.added(added), number, estimate)),
@@ -287,7 +289,7 @@ class _Tuning:
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
             run = self._measured(
-                settings, "measuring with the plan so far", quick=quick, manner=manner_of(first, settings)
+                settings, "measuring with the plan so far", quick=quick, config=config_for(first, settings)
             )
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
@@ -306,18 +308,18 @@ class _Tuning:
         if not settings:
             return
         proof, settings, trial = prove(
-            self._judge(first, settings),
+            self._evaluator(first, settings),
             settings,
             frequencies=Frequencies.of(first.case.facts),
-            manner=manner_of(first, settings),
+            config=config_for(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
             on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
 
-    def _judge(self, first: Situation, settings: Settings) -> Judge:
-        return Judge(
+    def _evaluator(self, first: Situation, settings: Settings) -> Evaluator:
+        return Evaluator(
             bench=self.bench,
             step_seconds=first.case.step,
             steps_per_epoch=first.case.facts.steps_per_epoch,
@@ -331,7 +333,7 @@ class _Tuning:
         """What comes after the trials, so that they leave as much."""
         return reserve(
             first,
-            self._judge(first, {}),
+            self._evaluator(first, {}),
             left=self.journal.left(),
             metric=self.budget.metric,
             num_steps=num_steps_of(first.case.run, self.budget.num_epochs),

@@ -5,8 +5,8 @@ from PIL import Image
 from runs import loader, run
 
 from hasten.measurement.diagnose import situation_of
-from hasten.measurement.measure import Wanted, measure
-from hasten.tuning.manner import Manner, base_spec, manner_of, spec_of
+from hasten.measurement.measure import MeasureOptions, measure
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, spec_of
 
 ENDLESS = """
 import torch
@@ -40,22 +40,22 @@ if __name__ == "__main__":
 def test_only_what_keeps_samples_is_measured_warm():
     first = situation_of(run(loaders=(loader(),)), {})
     cold, kept = {"bf16": True}, {"cache": "8 GiB"}
-    assert base_spec(cold, manner_of(first, cold)).repeated_batches is None
-    warm = base_spec(kept, manner_of(first, kept))
+    assert base_spec(cold, config_for(first, cold)).repeated_batches is None
+    warm = base_spec(kept, config_for(first, kept))
     assert 0 < warm.repeated_batches < warm.warm_steps
-    side = spec_of(kept, manner_of(first, kept))
+    side = spec_of(kept, config_for(first, kept))
     assert (side.repeated_batches, side.warm_steps) == (warm.repeated_batches, warm.warm_steps)
 
 
 def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
     def budget(num_samples):
         feeding = loader(num_samples=num_samples, decoded_bytes_per_sample=1e6)
-        manner = manner_of(situation_of(run(loaders=(feeding,)), {}), {"cache": "auto"})
-        assert value({"cache": "8 GiB"}, manner) == "8 GiB"
-        return manner.repeated_batches * 32, value({"cache": "auto"}, manner)
+        config = config_for(situation_of(run(loaders=(feeding,)), {}), {"cache": "auto"})
+        assert value({"cache": "8 GiB"}, config) == "8 GiB"
+        return config.repeated_batches * 32, value({"cache": "auto"}, config)
 
-    def value(settings, manner):
-        (fix,) = base_spec(settings, manner).fixes
+    def value(settings, config):
+        (fix,) = base_spec(settings, config).fixes
         return fix.value
 
     repeated, held = budget(10_000_000)
@@ -71,8 +71,10 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     Image.effect_noise((300, 300), 80).save("photograph.png")
     (tmp_path / "train.py").write_text(ENDLESS)
     settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
-    spec = base_spec(settings, Manner(repeated_batches=8, warm_steps=9))
-    found, _ = measure(["train.py"], wanted=Wanted(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten")
+    spec = base_spec(settings, TrialConfig(repeated_batches=8, warm_steps=9))
+    found, _ = measure(
+        ["train.py"], wanted=MeasureOptions(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten"
+    )
     (photographs,) = found.facts.loaders
     assert photographs.num_cache_misses <= 4, "all samples are made from one file"
     assert sum(tier.num_hits for tier in photographs.cache) >= 4 * len(found.steps)

@@ -24,7 +24,7 @@ MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class TrialConfig:
     """How launches are made."""
 
     seconds: float = 3.0  # of steps that count
@@ -36,10 +36,10 @@ class Manner:
     turns: bool = False  # both sides of a pair at once, one working at a time
 
 
-def manner_of(first: Situation, settings: Settings) -> Manner:
+def config_for(first: Situation, settings: Settings) -> TrialConfig:
     """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
     case, facts = first.case, first.case.facts
-    seconds = Manner.seconds
+    seconds = TrialConfig.seconds
     periods: dict[Phase, float | None] = {
         "epoch_start": facts.steps_per_epoch,
         "validation": facts.steps_per_validation,
@@ -51,9 +51,9 @@ def manner_of(first: Situation, settings: Settings) -> Manner:
     seconds = max(seconds, min(8.0, 5 * case.step))
     turns = _can_take_turns(case)
     if not KEEPING & {*settings}:
-        return Manner(seconds=seconds, turns=turns)
+        return TrialConfig(seconds=seconds, turns=turns)
     number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
-    return Manner(
+    return TrialConfig(
         seconds=seconds,
         repeated_batches=math.ceil(number * max(1.0, case.batches)),
         warm_steps=number + 1,
@@ -81,26 +81,26 @@ def _can_take_turns(case: Case) -> bool:
     return POSSIBLE and is_python and alone and MEMORY_FOR_TWO * peak < run.machine.memory_available_bytes
 
 
-def spec_of(settings: Settings, manner: Manner, *, quality: int = 0, shift: int = 0) -> LaunchSpec:
+def spec_of(settings: Settings, config: TrialConfig, *, quality: int = 0, shift: int = 0) -> LaunchSpec:
     """What the processes of one side of a comparison are to do."""
-    base = base_spec(settings, manner)
-    return replace(base, mode="plain", seconds=manner.seconds, shift=shift, quality=quality)
+    base = base_spec(settings, config)
+    return replace(base, mode="plain", seconds=config.seconds, shift=shift, quality=quality)
 
 
-def base_spec(settings: Settings, manner: Manner) -> LaunchSpec:
+def base_spec(settings: Settings, config: TrialConfig) -> LaunchSpec:
     """What processes under these settings are to do, whatever they are launched for."""
-    keeps = manner.repeated_batches is not None  # what is kept is to be there when they measure
+    keeps = config.repeated_batches is not None  # what is kept is to be there when they measure
     return LaunchSpec(
-        fixes=specs_of(_limited(settings, manner)),
+        fixes=specs_of(_limited(settings, config)),
         start_seconds=start_seconds_of(settings),
         seed=SEED,
-        repeated_batches=manner.repeated_batches,
-        warm_steps=manner.warm_steps if keeps else 0,
-        warm_seconds=manner.warm_seconds if keeps else 0.0,
+        repeated_batches=config.repeated_batches,
+        warm_steps=config.warm_steps if keeps else 0,
+        warm_seconds=config.warm_seconds if keeps else 0.0,
     )
 
 
-def _limited(settings: Settings, manner: Manner) -> Settings:
-    if manner.cache_bytes is None or settings.get("cache") != "auto":
+def _limited(settings: Settings, config: TrialConfig) -> Settings:
+    if config.cache_bytes is None or settings.get("cache") != "auto":
         return settings
-    return {**settings, "cache": manner.cache_bytes}
+    return {**settings, "cache": config.cache_bytes}
