@@ -27,7 +27,7 @@ TRACKERS = {
 JOINED = {"LD_PRELOAD": ":", "PYTORCH_CUDA_ALLOC_CONF": ","}  # variables that hold a list: the user's own stays
 
 AUTOLOAD = Path(__file__).parent / "autoload"  # torch's entry point
-EARLY = Path(__file__).parent / "sandbox" / "early"  # a sitecustomize
+EARLY = Path(__file__).parent.parent / "sandbox" / "early"  # a sitecustomize
 
 
 def environment_for(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from hasten import format
@@ -12,52 +14,10 @@ from hasten.diagnosis.situation import Situation
 from hasten.measurement import diagnose as confirmed
 from hasten.optimizations.catalog import EXPERIMENTS, PROBLEMS
 from hasten.optimizations.optimization import Problem
-from hasten.records import Diagnosis, Finding, Run, Settings
+from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
 
 SEEN = 0.5  # share of the step that must be known to name what it is bound by
-# Every kind of finding; each has a section in docs/bottlenecks.md.
-KINDS = (
-    "slow_read",
-    "slow_decode",
-    "slow_transform",
-    "slow_collate",
-    "too_few_workers",
-    "too_many_workers",
-    "worker_startup",
-    "python_bound_data",
-    "shallow_prefetch",
-    "busy_machine",
-    "pageable_copy",
-    "blocking_copy",
-    "wide_copy",
-    "default_stream_copy",
-    "sync_points",
-    "launch_bound",
-    "full_precision",
-    "double_precision",
-    "channels_first",
-    "cudnn_autotune",
-    "unfused_optimizer",
-    "zero_grad_in_place",
-    "anomaly_detection",
-    "profiler_on",
-    "validation_gradients",
-    "validation_often",
-    "checkpoint_often",
-    "logging_each_step",
-    "small_batch",
-    "memory_full",
-    "allocator_thrash",
-    "page_faults",
-    "thread_contention",
-    "denormals",
-    "cuda_unused",
-    "cpu_only_build",
-    "data_parallel",
-    "script_bound",
-)
-
-
+KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 HOST_SIDE = (  # what keeps the host from queueing more work on the device
     *KINDS[: KINDS.index("pageable_copy")],
     "sync_points",

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from hasten.diagnosis.case import Case
     from hasten.diagnosis.situation import Situation
     from hasten.launch.shares import Shares
-    from hasten.records import Facts, Guarantee, Interval, Intervention, LoaderFacts, Machine, SkippedState, Where
+    from hasten.records import (
+        Facts,
+        FindingKind,
+        Guarantee,
+        Interval,
+        Intervention,
+        LoaderFacts,
+        Machine,
+        SkippedState,
+        Where,
+    )
 
 Kind = Literal["switch", "number", "rate", "size", "word", "names"]
 NAMES = re.compile(r"[\w.]+:[\w.]+(,[\w.]+:[\w.]+)*")  # of functions, as "package.module:function"
@@ -100,7 +110,7 @@ class Experiment:
 class Problem:
     """The finding that an experiment confirms."""
 
-    kind: str  # of the finding
+    kind: FindingKind
     title: str
     remedy: str
     phase: Phase = "forward"  # where in the user's source
@@ -192,7 +202,7 @@ class Optimization:
     name: str  # its key in hasten.toml: the field's own word
     title: str  # what it does
     guarantee: Guarantee
-    answers: tuple[str, ...]  # kinds of findings
+    answers: tuple[FindingKind, ...]
     propose: Propose
     enable: Enable | None = None  # in the training process
     environment: Callable[[Value], Mapping[str, str]] = lambda _: {}  # what must be set before torch is imported

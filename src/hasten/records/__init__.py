@@ -6,7 +6,17 @@ zero.
 
 from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName, Value
 from hasten.records.codec import RECORD_VERSION, Record, encode, from_json, to_json
-from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Comparison, Diagnosis, Finding, WhatIf
+from hasten.records.diagnosis import (
+    Breakdown,
+    CacheNeed,
+    Ceiling,
+    CheckLine,
+    Comparison,
+    Diagnosis,
+    Finding,
+    FindingKind,
+    WhatIf,
+)
 from hasten.records.machine import Device, DeviceSample, DiskKind, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
@@ -74,6 +84,7 @@ __all__ = [
     "Facts",
     "FileRead",
     "Finding",
+    "FindingKind",
     "Guarantee",
     "HotLine",
     "Interval",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hasten.protocol import Value
 from hasten.records.codec import Name, Record
-from hasten.records.diagnosis import CacheNeed
+from hasten.records.diagnosis import CacheNeed, FindingKind
 from hasten.records.machine import Machine
 from hasten.records.run import Interval, Verdict
 
@@ -84,7 +84,7 @@ class Proof(Record, frozen=True):
 class Suggestion(Record, frozen=True):
     """A change that needs an edit in the user's source."""
 
-    kind: str  # of the finding
+    kind: FindingKind
     file: str
     line: int
     source: str  # the line itself, stripped

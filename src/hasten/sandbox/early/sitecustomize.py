@@ -21,7 +21,7 @@ def _run_the_other() -> None:
 
 def _install() -> None:
     if importlib.util.find_spec("hasten") is None:
-        sys.path.append(os.path.abspath(os.path.join(HERE, "..", "..", "..", "..")))
+        sys.path.append(os.path.abspath(os.path.join(HERE, "..", "..", "..")))
     from hasten.sandbox.redirect import install_from_environment
 
     install_from_environment()
