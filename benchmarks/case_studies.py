@@ -86,7 +86,7 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
             spec=base_spec(tuning.settings, config),
             environment=variables_of(tuning.settings, scratch=folder),
         )
-        run, _ = measure(list(tuning.command), wanted=wanted, root=folder)
+        run, _ = measure(list(tuning.command), options=wanted, root=folder)
     return json.loads(to_json(run))
 
 

@@ -53,7 +53,7 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
     words = [str(workload.script), *workload.arguments(data / FOLDERS[name], num_images=workload.num_images)]
     with (folder / "output.txt").open("wb") as output:
         run, _ = measure(
-            words, wanted=MeasureOptions(quick=True, seconds=10.0, script_output=output.fileno()), root=folder
+            words, options=MeasureOptions(quick=True, seconds=10.0, script_output=output.fileno()), root=folder
         )
     first = situation_of(run, {})
     bench = bench_of([sys.executable, *words])

@@ -71,7 +71,7 @@ def gain(command: list[str], settings: dict[str, Any], dry: bool, *, pairs: int,
 
     with tempfile.TemporaryDirectory() as folder, Path(folder, "output.txt").open("wb") as output:
         wanted = MeasureOptions(quick=True, seconds=seconds, script_output=output.fileno())
-        run, _ = measure(command, wanted=wanted, root=Path(folder))
+        run, _ = measure(command, options=wanted, root=Path(folder))
     first = situation_of(run, {})
     config = replace(config_for(first, settings), most_pairs=pairs)
     trial = compare(

@@ -61,9 +61,9 @@ class InProcessMeasurement:
         with self._around:
             self._session.finish("script")
             raws = [read(RawRun, path) for path in files_of(RawRun, self._folder)]
-            told = [line for line in stage_lines(self._folder) if line.loader is None or line.pid == os.getpid()]
+            lines = [line for line in stage_lines(self._folder) if line.loader is None or line.pid == os.getpid()]
         if kind is None:
-            self.run = self._run(raws, told)
+            self.run = self._run(raws, lines)
 
     def _run(self, raws: list[RawRun], lines: list[StageLine]) -> Run:
         """Raises NoStepError."""

@@ -21,7 +21,7 @@ from hasten.errors import RecordError
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"  # environment variable: where measured processes write their messages
 SPEC_VARIABLE = "HASTEN_SPEC"  # environment variable: the LaunchSpec, as JSON
-TURN_ASKS, TURN_TOLD = "turn-asks", "turn-told"  # named pipes: a process asks for its turn, and is told that it is
+TURN_ASKED, TURN_GIVEN = "turn-asked", "turn-given"  # named pipes: a process asks for its turn, and is given it
 
 Message = TypeVar("Message")
 Value = bool | int | float | str  # of a fix

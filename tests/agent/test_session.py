@@ -76,7 +76,7 @@ def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended,
     (path,) = files_of(RawRun, tmp_path)
     assert "a switch that cannot be turned" in read(RawRun, path).trouble
     assert ended == [None]
-    assert "measuring stands aside" in capsys.readouterr().err
+    assert "measurement disabled" in capsys.readouterr().err
 
 
 def test_a_fault_of_ours_does_not_reach_the_script(tmp_path, ended):

@@ -73,7 +73,7 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
     spec = base_spec(settings, TrialConfig(repeated_batches=8, warm_steps=9))
     found, _ = measure(
-        ["train.py"], wanted=MeasureOptions(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten"
+        ["train.py"], options=MeasureOptions(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten"
     )
     (photographs,) = found.facts.loaders
     assert photographs.num_cache_misses <= 4, "all samples are made from one file"

@@ -61,7 +61,7 @@ TUNE = [sys.executable, "-c", SOON, "tune"]
     [
         (["nothing.py"], "no such script"),
         (["--budget", "soon", "train.py"], "is not a valid duration"),
-        (["--resume", "train.py"], "no search of this command to go on with"),
+        (["--resume", "train.py"], "no search of this command to resume"),
         (["--recipe", "train.py"], "add --metric"),
         (["--target", "0.5", "--metric", "F1: ([0-9.]+)", "train.py"], "add --recipe"),
         (["--metric", "F1: [0-9]+", "train.py"], "needs one group"),

@@ -53,7 +53,7 @@ Wrap = Callable[[Sampler, "DataLoader[object]", int], Sampler]  # its sampler, t
 def wrap_samplers(patches: Patches, wrap: Wrap) -> None:
     """Have each loader of this process ask what `wrap` makes of its sampler, made once for each loader.
 
-    Many scripts make a loader anew in each epoch: loaders of one dataset are told the same number.
+    Many scripts recreate the loader in each epoch: loaders of one dataset get the same number.
     """
     wrapped: WeakKeyDictionary[DataLoader[object], Sampler] = WeakKeyDictionary()
     datasets: dict[int, tuple[int, object]] = {}  # held, so that an id stays its own
@@ -141,7 +141,7 @@ class _Followed:
 
 
 def _names(entry: object) -> list[str]:
-    """Of the keys in an entry; a key that cannot be told is as any other."""
+    """Of the keys in an entry; keys that cannot be identified count as equal."""
     if isinstance(entry, torch.Tensor):
         entry = entry.tolist()
     try:

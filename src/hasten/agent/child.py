@@ -1,7 +1,7 @@
-"""Inside the measured process, at the end of `import torch`.
+"""What runs in the user's process at the end of `import torch`: it starts a measurement, or applies a plan.
 
-In: the launch's spec and folder, in the environment. Out: hooks in place, and a session that ends by itself. Refuses to
-break the script: whatever goes wrong here is one line on standard error, and training goes on unmeasured.
+It must never break the script. If anything fails here, one line on standard error says so, and training continues without
+hasten.
 """
 
 from __future__ import annotations

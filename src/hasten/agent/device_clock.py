@@ -1,10 +1,8 @@
-"""Device seconds of the outermost spans, by events that no step ever waits for.
+"""Device seconds of the outermost spans, by events that no step waits for.
 
-In: the beginning and end of spans on the host. Out: their seconds on the device, once the device has got there.
-Refuses to synchronise: an event is asked whether it has happened, and asked again a step later if it has not.
-
-Method: events recorded on the current stream at both ends of a span, taken from a pool; elapsed_time only after query()
-(as PyTorch's own documentation on CUDA semantics describes). A device whose events tell no time ends the clock.
+An event is asked whether it has happened, and asked again a step later if it has not; the device is never synchronized.
+Events are recorded on the current stream at both ends of a span and taken from a pool; `elapsed_time` is read only after
+`query()`, as PyTorch's documentation on CUDA semantics describes. A device whose events carry no time disables the clock.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ class DeviceClock:
         self._pending: deque[Pending] = deque()
         self._latest: Pending | None = None  # the span that ended last, while nothing came after it
         self._open: list[Event | None] = []
-        self._has_ended = False  # the device has no events, or they tell no time
+        self._has_ended = False  # the device has no events, or they carry no time
 
     def begin(self) -> None:
-        """A stretch begins: what was left open, by an error or a stretch that ended within, is not timed."""
+        """A segment begins: spans left open, by an error or by a segment's end, are not timed."""
         self._open.clear()
 
     def enter(self) -> None:

@@ -1,9 +1,7 @@
-"""The accelerator, segment by segment: its clock, and for one short stretch a look for what makes the host wait for it.
+"""The accelerator in each segment: its clock, and in one short segment what makes the host wait for it.
 
-In: the beginning of each segment. Out: spans in the marks. Refuses to touch the device before the script has.
-
-Waits that no call in the script shows (a copy that blocks, `nonzero`, a mask as an index) are told by torch on CUDA
-alone; `.item()` and its like are marked on every device.
+Waits that no call in the script shows (a blocking copy, `nonzero`, a mask as an index) are reported by torch on CUDA only;
+`.item()` and similar calls are marked on every device. Nothing touches the device before the script has.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class LineSampler:
     def __init__(
         self, thread: int, phase: Callable[[], SampledPhase], *, switch_interval: float | None = None
     ) -> None:
-        """`switch_interval`: how long the interpreter lets the thread go on while the sampler waits, in seconds.
+        """`switch_interval`: how long the interpreter lets the thread continue while the sampler waits, in seconds.
 
         With the usual 5 ms a thread that computes in Python alone for 4 ms is only ever met where it next gives the
         interpreter up, in somebody else's line.

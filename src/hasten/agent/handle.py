@@ -107,7 +107,7 @@ class Handle:
             self.refuse(str(error))
         except Exception as error:
             self.refuse(f"it failed: {error!r}")
-            warn(f"{self.name} could not be applied ({error!r}); training goes on without it")
+            warn(f"{self.name} could not be applied ({error!r}); training continues without it")
 
 
 def apply(spec: LaunchSpec, folder: Path, patches: Patches, models: Models) -> None:

@@ -1,10 +1,8 @@
-"""Mark the phases of a training step by patching torch; every patch can be taken off again.
+"""Mark the phases of a training step by patching torch; every patch can be undone.
 
-In: a `Listener` that is told of batches, backwards and optimizer steps. Out: spans in its marks. Refuses to decide
-what a step is, when measuring stops, or what any span means.
-
-Each wrapper costs under a microsecond when it has nothing to mark, for the time of record runs through it too; those
-of every step compare threads themselves instead of asking `marks.here()`.
+A `Listener` is notified of batches, backwards and optimizer steps, and decides what a step is. Each wrapper costs under a
+microsecond when it has nothing to mark, because uninstrumented segments run through it too; those that run in every step
+compare thread ids themselves instead of calling `marks.here()`.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ class Forwards:
 
 
 class Listener(Protocol):
-    """Who is told of what the hooks see."""
+    """Is notified of what the hooks see."""
 
     marks: Marks
 
@@ -198,7 +196,7 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
         if get_ident() != marks.thread:
             return
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        # A step that raised is announced at its beginning only; the script may go on after it.
+        # A step that raised is announced at its beginning only; the script may continue after it.
         while begun and not _is_within(caller, begun[-1][0]):
             if begun.pop()[2] is not None and "optimizer" in marks.open:
                 del marks.open[marks.open.index("optimizer") :]

@@ -1,7 +1,6 @@
-"""Which functions of which libraries belong to which stage of a loader's work.
+"""Which functions of which libraries belong to which stage of loading: read, decode, transform.
 
-In: libraries as the script imports them. Out: their reading, decoding and transforming functions timed while a
-batch is being timed. Refuses to import any of them itself.
+They are timed from the moment the script imports them; hasten imports none of these libraries itself.
 """
 
 from __future__ import annotations
@@ -253,7 +252,7 @@ def _timed_open(original: Function) -> Function:
 
 
 class _TimedReader(io.BufferedReader):
-    """A file opened while a batch is timed; still a BufferedReader to whoever asks."""
+    """A file opened while a batch is timed; still a BufferedReader for `isinstance`."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if not clock.active or clock.is_open("read"):
@@ -284,7 +283,7 @@ def _remember(path: str | bytes) -> None:
 
 
 def take_files() -> list[str]:
-    """Files read since the last call that were not told before."""
+    """Files read since the last call that were not returned before."""
     global _taken
     fresh = list(_files)[_taken:]
     _taken += len(fresh)

@@ -50,9 +50,9 @@ def change_loaders(handle: Handle, change: Callable[[Given], Made]) -> None:
             loader = given.pop("self")
             made = [change(given) for change in changes]
             original(loader, **given)
-            for told in made:
-                if told is not None:
-                    told(loader)
+            for notify in made:
+                if notify is not None:
+                    notify(loader)
 
         return __init__
 

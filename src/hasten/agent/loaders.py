@@ -1,8 +1,4 @@
-"""What is known of the loaders that a process iterates.
-
-In: DataLoaders, their iterators and batches. Out: their settings, and the queue's depth at each `next()`. Refuses
-to time anything: the session does, and the workers do.
-"""
+"""The loaders that a process iterates: their settings, and the depth of their queue at each `next()`."""
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ class Loaders:
         return new
 
     def _same_as(self, settings: LoaderSettings) -> int | None:
-        """A loader made anew for each epoch, with the same settings at the same line, is one loader."""
+        """A loader that is recreated for each epoch, with the same settings at the same line, is one loader."""
         return next((number for number, facts in enumerate(self._facts) if facts.settings == settings), None)
 
     def number_of(self, loader: DataLoader[object]) -> int:

@@ -1,9 +1,8 @@
-"""Loss scaling for float16: gradients too small for it are multiplied on their way back, and divided before they count.
+"""Loss scaling for float16: small gradients are multiplied on their way back, and divided before they are used.
 
-In: a handle. Out: the script's own `backward`, clipping and `step` work on gradients of the right size. Refuses what it
-cannot follow: several losses at once, and steps with a closure. Gradients from `torch.autograd.grad` are not scaled.
-
-Micikevicius and others, Mixed Precision Training (ICLR 2018), with the numbers of torch's GradScaler.
+The script's own `backward`, clipping and `step` see gradients of their true size. Several losses at once and optimizer steps
+with a closure are refused. Gradients from `torch.autograd.grad` are not scaled. Method: Micikevicius et al., Mixed Precision
+Training (ICLR 2018), with the numbers of torch's GradScaler.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class LossScale:
             self.leave([parameter])
 
     def leave(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Their gradients are as they should be now, whoever has changed them."""
+        """Their gradients have their true size now, after any change."""
         for parameter in parameters:
             if parameter.grad is not None:
                 self._left[id(parameter)] = self._backwards, id(parameter.grad), parameter.grad._version

@@ -1,8 +1,6 @@
-"""The marks that hooks put down in one process, in the order in which their spans end.
+"""The spans that hooks record in one process, in the order in which they end.
 
-In: instants of the host clock. Out: a list of spans for the recorder. Refuses to know torch and what a step is.
-
-Spans of the training thread nest properly; whatever runs in another thread is not marked.
+Standard library only. Spans of the training thread are properly nested; other threads are not marked.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ class Marks:
         self.between: SampledPhase = (
             BETWEEN  # what the time between two spans belongs to: "loss" and "validation" have no call
         )
-        self.full = False  # False: only what the time of record needs
-        self.by_optimizer = False  # steps end with an optimizer's: the time of record needs no backward
+        self.full = False  # False: only what uninstrumented segments need
+        self.by_optimizer = False  # steps end with an optimizer's: uninstrumented segments need no backward
         self.thread = get_ident()
         self.reading = False  # in a call that is marked as reading from the device, or copying to it
         self.device: DeviceClock | None = None  # where the script trains on a GPU
@@ -93,7 +91,7 @@ def spanned(
     detail: Callable[[], Detail] | None = None,
     always: bool = False,
 ) -> Callable[..., object]:
-    """Wrap a function so that its outermost call is a span of `kind`; `always`: in the time of record too."""
+    """Wrap a function so that its outermost call is a span of `kind`; `always`: in uninstrumented segments too."""
 
     @functools.wraps(function)
     def call(*arguments: object, **settings: object) -> object:

@@ -37,7 +37,7 @@ class Watcher(Protocol):
         ...
 
     def enter(self, module: nn.Module) -> float | None:
-        """A forward begins; what is returned is handed to `leave`. None: it need not be told of the end."""
+        """A forward begins; what is returned is handed to `leave`. None: `leave` is not called."""
         ...
 
     def leave(self, module: nn.Module, start: float, arguments: tuple[object, ...], output: object) -> None:
@@ -222,7 +222,7 @@ class Models:
 
     def compile(self, module: nn.Module, *, mode: str) -> Forward:
         """The module's forward compiled by us."""
-        module_of = ref(module)  # whoever holds what is returned does not hold the module
+        module_of = ref(module)  # what is returned holds no reference to the module
 
         def forward(*arguments: object, **settings: object) -> object:
             return module_of()._call_impl(*arguments, **settings)  # type: ignore[union-attr]

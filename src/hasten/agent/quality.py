@@ -1,8 +1,7 @@
-"""What training does to the model, for a comparison of two ways to train it.
+"""What training does to the model, recorded to compare two ways of training.
 
-In: a process that trains, from its first step on. Out: each step's loss, fingerprints of the first batches, samples of
-the first step's gradients, and which parameters have changed. Refuses to make the step wait: losses are read when
-all is over.
+Recorded are the loss of each step, fingerprints of the first batches, samples of the first step's gradients, and which
+parameters changed. No step waits: losses are read at the end.
 """
 
 from __future__ import annotations

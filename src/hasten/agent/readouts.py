@@ -1,8 +1,4 @@
-"""Mark what a step reads back, copies to a device and logs: in marked stretches only.
-
-In: calls of torch, of print, of loggers and of trackers. Out: spans in the marks, each with the user's line. Refuses
-to know what a step is.
-"""
+"""Mark what a step reads back from the device, copies to it, and logs; in instrumented segments only."""
 
 from __future__ import annotations
 
@@ -77,7 +73,7 @@ def _hook_copies(marks: Marks, patches: Patches) -> None:
 def _sync(marks: Marks, label: str, original: Function) -> Function:
     @functools.wraps(original)
     def call(*arguments: object, **settings: object) -> object:
-        # Optimizers and frameworks read scalars of their own; only what the user wrote is theirs to mend.
+        # Optimizers and frameworks read scalars of their own; only the user's own lines are theirs to fix.
         if not marks.full or not caller_is_user(1) or not marks.here():
             return original(*arguments, **settings)
         start, outer = marks.now(), marks.reading

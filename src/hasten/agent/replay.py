@@ -1,7 +1,7 @@
-"""Batches for free, and the loader alone: two interventions on the input, inside the script's own loop.
+"""Instant data loading, and the loader alone: two experiments on the input, inside the script's own loop.
 
-In: the batches that pass through `next(loader)`. Out: held batches handed out again, or the pace of a loader that
-nothing waits for. Refuses to change what the script does with a batch: epochs keep their length.
+Batches that pass through `next(loader)` are kept and handed out again; or the loader runs without the model. What the script
+does with a batch does not change, and epochs keep their length.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Replay:
 def drain(session: Session, *, seconds: float) -> tuple[list[float], str]:
     """Run the busiest loader with no model; seconds between its batches once its queue is empty, and why there are none.
 
-    Call at the end of a step. The script does not go on afterwards.
+    Call at the end of a step. The script does not continue afterwards.
     """
     loader = session.loaders.busiest()
     if loader is None:

@@ -1,7 +1,6 @@
-"""What a script saves, and when: checkpoint spans around the saving functions of torch and the frameworks.
+"""Spans around the functions of torch and the frameworks that save checkpoints.
 
-In: those functions. Out: `checkpoint` spans. Refuses to say where things are saved: that is the sandbox's affair. What a
-tracker would log to a server goes nowhere.
+Where files are written is decided by the sandbox. What a tracker would send to a server is not sent.
 """
 
 from __future__ import annotations

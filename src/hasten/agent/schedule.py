@@ -26,7 +26,7 @@ from hasten.agent.segments import (
 from hasten.agent.session import Session
 from hasten.agent.status import leave
 from hasten.patches import Patches
-from hasten.protocol import TURN_ASKS, TURN_TOLD, Interventions, LaunchSpec, SwitchSpec
+from hasten.protocol import TURN_ASKED, TURN_GIVEN, Interventions, LaunchSpec, SwitchSpec
 from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
 
 SLOW_STEP = 0.3  # seconds
@@ -126,7 +126,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
 
     def program() -> Program:
         slow = session.course.warm_step() > SLOW_STEP
-        # Where batches are not waited for, replay tells little: what may gain most comes first.
+        # Where batches are not waited for, replay shows little: what may gain most comes first.
         if asked.switches_first:
             yield from switching(slow)
             if time_left() > 0:
@@ -173,18 +173,18 @@ class Turns:
     def wait(self) -> float:
         """Seconds until it was this process's turn."""
         began = perf_counter()
-        told = b""
+        answer = b""
         with contextlib.suppress(OSError):  # nobody at the other end
             self._pipes = self._pipes or self._open()
             os.write(self._pipes[0], b".")
-            told = os.read(self._pipes[1], 1)
-        if not told:  # hasten is gone
+            answer = os.read(self._pipes[1], 1)
+        if not answer:  # hasten is gone
             leave(None)
         return perf_counter() - began
 
     def _open(self) -> tuple[int, int]:
         """Both pipes. Raises OSError when hasten is gone: to open them without O_NONBLOCK would wait for it for ever."""
-        asks = os.open(self._folder / TURN_ASKS, os.O_WRONLY | os.O_NONBLOCK)
-        told = os.open(self._folder / TURN_TOLD, os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(told, True)
-        return asks, told
+        asks = os.open(self._folder / TURN_ASKED, os.O_WRONLY | os.O_NONBLOCK)
+        given = os.open(self._folder / TURN_GIVEN, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(given, True)
+        return asks, given

@@ -1,8 +1,7 @@
-"""The same random numbers on both sides of a comparison, or others, as the parent asks.
+"""Seed the random number generators of a comparison, or shift the script's own seeds.
 
-In: a seed, and by how much the script's own seeds are to be shifted. Out: generators seeded before the script's first
-line, and again whenever the script seeds them. Refuses to touch generators that a script makes itself from the system's
-entropy.
+Generators are seeded before the script's first line, and again whenever the script seeds them. Generators that a script
+creates from the system's entropy are left alone.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hasten.raw_run import MARKED, PLAIN, WARM_UP, RawSegment
 from hasten.stats import mean_interval
 
-TURN = 0.1  # seconds; the shorter, the more of them tell, but caches must warm up in each
+TURN = 0.1  # seconds; the shorter, the more there are to compare, but caches must warm up in each
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
 
@@ -19,7 +19,7 @@ def nothing() -> None:
 
 @dataclass(kw_only=True)
 class Segment:
-    """A stretch of steps under one condition."""
+    """Steps under one condition."""
 
     name: str
     is_baseline: bool = False  # beside the segments of this name, without what these turn on
@@ -96,7 +96,7 @@ def endless() -> Program:
 
 
 def plain(history: History, *, seconds: float) -> Program:
-    """Only the time of record, in eight segments; in four at least where steps are so slow that these fill the time."""
+    """Uninstrumented steps only, in eight segments; at least four if steps are so slow that these fill the time."""
     for done in range(8):
         if done >= 4 and history.measuring >= seconds:
             return
@@ -185,9 +185,9 @@ class SegmentScheduler:
         self.started_at: float | None = None  # when the warm-up ended
         self.rested = 0.0  # seconds since then in which others had their turn
         self.segment: Segment | None = None
-        self.cold: Callable[[], bool] = lambda: False  # the warm-up goes on while it is, up to `longest_warm_up`
+        self.cold: Callable[[], bool] = lambda: False  # the warm-up continues while it is, up to `longest_warm_up`
         self.longest_warm_up = LONGEST_WARM_UP
-        self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a stretch: wait for the device
+        self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a segment: wait for the device
         self._program: Program = iter(())
         self._begun = 0.0
         self._steps = 0  # of this segment
@@ -202,7 +202,7 @@ class SegmentScheduler:
         return sum(len(segment.ends) for segment in self.segments)
 
     def step(self, now: float) -> bool:
-        """A step has ended; True when its stretch is over with it."""
+        """A step has ended; True if its segment ends with it."""
         if self.first_step_at is None:
             self.first_step_at = now
         segment = self.segment
@@ -240,7 +240,7 @@ class SegmentScheduler:
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
 
     def end(self, now: float) -> None:
-        """The stretch is over: its mean step goes into the history, and what it switched on is off."""
+        """The segment is over: its mean step goes into the history, and what it switched on is off."""
         assert self.started_at is not None
         segment = self.segment
         if segment is not None:
@@ -260,6 +260,6 @@ class SegmentScheduler:
         self.segments.append(RawSegment(name=segment.name, is_baseline=is_baseline, began=now, settle=settle))
 
     def forked(self) -> None:
-        """This is a forked child now: it starts anew."""
+        """This is a forked child now: it starts over."""
         self.segments = [RawSegment(name=WARM_UP)]
         self.first_step_at = self.started_at = self.segment = None

@@ -1,7 +1,7 @@
-"""One process that trains, from its first step to the end of its window.
+"""One training process, from its first step to the end of its window.
 
-In: what the hooks see, and a program of segments. Out: the raw record of this process, a JSON file in the run's
-folder. Refuses to fold spans into phases (that is the parent's work) and to print.
+The session listens to the hooks, goes from segment to segment, and writes the `RawRun` of this process. Folding spans into
+phases is the parent's work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SWITCH_INTERVAL = 5e-4  # seconds, while lines are sampled
 def _standing_aside(
     method: Callable[Concatenate[Session, Given], Result],
 ) -> Callable[Concatenate[Session, Given], Result | None]:
-    """A fault of ours must not become the script's: it is told once, and measuring ends for this process."""
+    """An internal error must not reach the script: it is reported once, and measuring ends for this process."""
 
     @functools.wraps(method)
     def call(self: Session, *arguments: Given.args, **settings: Given.kwargs) -> Result | None:
@@ -146,7 +146,7 @@ class Session:
     def _stand_aside(self, error: Exception) -> None:
         self.marks.full = False
         self.trouble = repr(error)
-        warn(f"measuring stands aside ({error!r})")
+        warn(f"measurement disabled after an internal error ({error!r})")
 
     def backward_ends(self) -> None:
         """An outermost backward has ended."""
@@ -192,9 +192,9 @@ class Session:
             self._status.write()
 
     def _catch_up(self, now: float) -> float:
-        """What the device was still to do belongs to the stretch that asked for it: wait for it, and say when it is done.
+        """Wait for the device's pending work, which belongs to this segment, and return the time.
 
-        Only at a stretch's ends. A host may be a thousand operators ahead, a tenth of a second and more.
+        Only at a segment's ends. A host may be a thousand operators ahead, a tenth of a second and more.
         """
         if not accelerator.is_in_use() or cuda.is_capturing():
             return now
@@ -211,7 +211,7 @@ class Session:
         self._mark(full=True)
 
     def _turn(self, now: float) -> None:
-        """End the stretch and begin the program's next segment."""
+        """End this segment and begin the program's next one."""
         course = self.course
         if course.segment is None:
             self._before = run_delay(), cuda.memory_requests()
@@ -233,7 +233,7 @@ class Session:
         self._status.reach("measuring")
 
     def _mark(self, *, full: bool) -> None:
-        """Mark every phase from now on, or what the time of record needs."""
+        """Mark every phase from now on, or only what uninstrumented segments need."""
         self.marks.full = full
         self.sampler.running(full)
 
@@ -272,7 +272,7 @@ class Session:
             self.finish("script")
 
     def forked(self) -> None:
-        """This is a forked child now: it starts anew, and is told apart by its own steps."""
+        """This is a forked child now: it starts over, and is recognized by its own steps."""
         self.marks.spans.clear()
         self.marks.open.clear()
         self.marks.thread = self.models.thread = get_ident()

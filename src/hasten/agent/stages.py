@@ -1,7 +1,6 @@
-"""Seconds, CPU seconds and bytes of the stages of a loader's work, in the process that does it.
+"""Seconds, CPU seconds and bytes of the stages of loading, in the process that does the work.
 
-In: calls of functions that belong to a stage. Out: exclusive totals for one batch. Refuses to know which functions
-those are, and costs one comparison while no batch is being timed.
+Totals are exclusive: a stage does not count the stages inside it. While no batch is timed a call costs one comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Key = tuple[StageName, str]  # stage, library or transform
 
 
 def run_delay() -> float | None:
-    """Seconds that this thread was ready to run and had no core, so far; None where the kernel does not tell."""
+    """Seconds that this thread was ready to run and had no core, so far; None if the kernel does not report it."""
     try:
         with open_plain(f"/proc/self/task/{get_native_id()}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9

@@ -75,6 +75,6 @@ def leave(launcher: int | None) -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     if launcher is not None and os.getppid() != launcher:
-        # A shell or a launcher waits for this process, and would go on with its next line: hasten ends them first.
+        # A shell or a launcher waits for this process, and would continue with its next line: hasten ends them first.
         time.sleep(WAIT_FOR_END)
     os._exit(0)

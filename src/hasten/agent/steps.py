@@ -1,9 +1,6 @@
 """What ends a training step in this process.
 
-In: optimizer steps and backwards as they end. Out: whether a training step ends with one. Refuses to time anything.
-
-A step ends when the key optimizer steps, the first that did; where a script has no optimizer object, when a backward
-ends.
+A step ends when the key optimizer steps: the first one that did. Without an optimizer object it ends with a backward.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tensors in what models are given and hand out: lists, tuples, dicts, and objects with attributes.
+"""Tensors in arguments, outputs and batches: lists, tuples, dicts, and objects with attributes.
 
-In: any value. Out: its tensors, or the same nest with others in their place. Refuses to look into modules and classes.
+Modules and classes are not looked into.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import nn
 
 
 def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of lists, tuples, dicts and objects with attributes, `most` at the most."""
+    """The tensors in lists, tuples, dicts and objects with attributes, at most `most`."""
     waiting = [value]
     found = 0
     while waiting and found < most:
@@ -38,7 +38,7 @@ def num_samples(batch: object) -> int | None:
 
 
 def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    """The same nest with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
+    """The same tree with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,7 +1,7 @@
-"""Inside the loader's workers, and in the main process where there are none: what making a batch costs.
+"""What making a batch costs: measured in the loader's workers, or in the main process if there are none.
 
-In: fetches of torch's own fetchers. Out: a StageLine for each timed batch, in the run's folder.
-Refuses to alter what is fetched: the dataset is handed through, never called on our account.
+Each timed batch becomes a `StageLine` in the run's folder. Nothing that is fetched changes, and the dataset is never called
+on hasten's account.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Recorder:
         return batch
 
     def _start_in_this_process(self) -> None:
-        # A forked worker starts anew: the parent's file and thread are not its own.
+        # A forked worker starts over: the parent's file and thread are not its own.
         self._pid, self._file, self._count, self._lines = os.getpid(), -1, 0, None
 
     def fetch(self, fetcher: object, original: Function, index: object) -> object:

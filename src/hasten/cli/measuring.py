@@ -76,7 +76,7 @@ def _diagnose(args: argparse.Namespace) -> int:
             command_of(args),
             module=args.module,
             root=RESULTS,
-            wanted=MeasureOptions(
+            options=MeasureOptions(
                 steps=args.steps,
                 seconds=args.seconds,
                 patience=args.wait,

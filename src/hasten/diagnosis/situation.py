@@ -29,12 +29,12 @@ class Situation:
         return next((i for i in self.case.run.interventions if i.name == name and i.ratio is not None), None)
 
     def expected(self, name: str, prior: float = 0.0) -> float:
-        """Seconds a step that a fix may save of which the diagnosis is not sure.
+        """Seconds per step that an optimization may save of which the diagnosis is not sure.
 
         Args:
             name: the intervention that would confirm it.
-            prior: what such a fix saves on scripts like this, in seconds a step. It counts where the intervention was
-                wanted and not made, or was too noisy to exclude it.
+            prior: what it saves on scripts like this, in seconds per step. It counts if the experiment was due and not made,
+                or was too noisy to exclude it.
         """
         tried = self.intervention(name)
         if tried is None:
@@ -42,18 +42,18 @@ class Situation:
         assert tried.ratio is not None
         seen, most = ((1 - ratio) * self.case.regular for ratio in (tried.ratio.value, tried.ratio.low))
         if prior and tried.ratio.high >= 1.0 and most >= SUSPICIOUS * self.case.step:
-            # Too noisy to tell: what was seen and what is usual count alike, as far as it leaves that open.
+            # Inconclusive: the estimate and the usual gain count equally, within the interval.
             return max(0.0, min(most, (prior + seen) / 2))
         return self.suspected(name)
 
     def suspected(self, name: str) -> float:
-        """Seconds a step that a further run may have saved, though it was not sure of it.
+        """Seconds per step that an experiment may have saved, though it was not sure of it.
 
-        A finding asks for certainty, a trial does not: it is there to give it. Where nothing is mended yet it is half of
-        what was seen, for chance had its part. Where a fix is kept, the script is worth a longer search: what is sure and
-        too little for a finding counts, and of what is not sure the mean of the estimate and of the interval's better end,
-        for a few noisy steps that saw nothing do not say that there is nothing. Nor do they say that there is much: what
-        they leave open promises no more than what is just worth a trial, and so is tried last.
+        A finding needs certainty; a trial does not, because it is what provides it. As long as nothing was kept it is half of
+        the estimate, which owes something to luck. Once a setting was kept the script is worth a longer search: then a sure
+        gain counts even if it is too small for a finding, and an unsure one counts as the mean of the estimate and the better
+        end of its interval. A few noisy steps that showed nothing do not prove that there is nothing, nor that there is
+        much: what they leave open promises no more than is just worth a trial, and so is tried last.
         """
         tried = self.intervention(name)
         if tried is None or tried.ratio is None or tried.ratio.value > 1.0:

@@ -1,7 +1,7 @@
-"""The environment in which torch calls the plug-in, in the launched process and in all that it starts.
+"""The environment in which torch loads hasten, in the launched process and in all that it starts.
 
-In: a spec, a folder, and variables. Out: an environment. Refuses to change the user's own variables, but for lists that it joins,
-and to put a folder on the path that does not belong to the installed package.
+The user's variables stay as they are, except for lists that are extended. Only folders of the installed package are put on
+a path.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Spans become steps: whose each instant of the training thread was.
+"""Turn spans into steps: each instant of the training thread belongs to one phase.
 
-In: the spans and segments of one process. Out: exclusive seconds by phase for each step.
-Refuses to know files, clocks and processes: it is tested on hand-written spans.
-
-A span counts for what its inner spans leave of it. Two phases have no call to hook and are made here: `loss`, from
-the end of a training forward to the backward after it, and `validation`, from the first to the last event of a
-stretch in which batches are looked at but not learned from (`roles.py` tells).
+A pure function of spans and segments, tested on hand-written ones. A span counts for what its inner spans leave of it. Two
+phases have no call to hook and are derived here: `loss`, from the end of a training forward to the backward after it, and
+`validation`, from the first to the last event of a sequence in which batches are used without learning from them (see
+`roles.py`).
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ def _unless_most(steps: Sequence[FoldedStep]) -> None:
 
 
 def validations_of(spans: Sequence[Span]) -> list[Validation]:
-    """The stretches of validation among these spans."""
+    """The sequences of validation among these spans."""
     roles = loader_roles(spans)
     ordered = sorted(spans, key=lambda s: (s.start, -s.end))
     return validations(_epoch_starts(ordered, roles, frozenset()), roles)

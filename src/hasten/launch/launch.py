@@ -51,33 +51,31 @@ class Outcome:
         return legible(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", last)).strip()[:200]
 
 
-def command_words(words: Sequence[str], *, module: bool) -> list[str]:
-    """The command line to run: a script and a module under this Python, any other command as it is.
+def command_argv(argv: Sequence[str], *, module: bool) -> list[str]:
+    """The command line to run: a script and a module under this Python, any other command unchanged.
 
     Raises CommandError when there is nothing of that name to run.
     """
-    if not words:
+    if not argv:
         raise CommandError("no script given; write for example `hasten diagnose train.py`")
     if module:
-        return [sys.executable, "-m", *words]
-    first = Path(words[0])
+        return [sys.executable, "-m", *argv]
+    first = Path(argv[0])
     if first.suffix == ".py":
         if not first.is_file():
-            raise CommandError(f"no such script: {words[0]}; check the path and the working directory")
-        return [sys.executable, *words]
+            raise CommandError(f"no such script: {argv[0]}; check the path and the working directory")
+        return [sys.executable, *argv]
     # A program of this environment, torchrun among them, is meant also where the environment is not activated.
-    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent))
+    found = shutil.which(argv[0]) or shutil.which(argv[0], path=str(Path(sys.executable).parent))
     if found is not None:
-        return [found, *words[1:]]
+        return [found, *argv[1:]]
     if first.is_dir():
-        raise CommandError(f"{words[0]} is a folder; name the script in it")
+        raise CommandError(f"{argv[0]} is a folder; name the script in it")
     if first.suffix == ".ipynb" and first.is_file():
-        raise CommandError(
-            f"{words[0]} is a notebook; use hasten.measure() in it, or `jupyter nbconvert --to script`"
-        )
+        raise CommandError(f"{argv[0]} is a notebook; use hasten.measure() in it, or `jupyter nbconvert --to script`")
     if first.is_file():
-        raise CommandError(f"{words[0]} is neither a Python script (.py) nor executable; try `python {words[0]}`")
-    raise CommandError(f"no such script or command: {words[0]}")
+        raise CommandError(f"{argv[0]} is neither a Python script (.py) nor executable; try `python {argv[0]}`")
+    raise CommandError(f"no such script or command: {argv[0]}")
 
 
 @dataclass(kw_only=True)
@@ -219,7 +217,7 @@ def stage_lines(folder: Path) -> Iterator[StageLine]:
 
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Generator[None]:
-    """Being told to end is like Ctrl-C: what was started must not outlive us."""
+    """A termination signal acts like Ctrl-C: what was started must not outlive hasten."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -38,7 +38,7 @@ def loader_facts(
 
 def _measured(lines: Sequence[StageLine], window: tuple[float, float]) -> list[StageLine]:
     inside = [line for line in lines if line.start >= window[0]]
-    # Few slow batches may all have begun before the window; the first is not told apart from its start-up.
+    # Few slow batches may all have begun before the window; the first cannot be separated from its start-up.
     return inside if len(inside) >= 2 else list(lines)[1:] or list(lines)
 
 

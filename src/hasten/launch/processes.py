@@ -84,7 +84,7 @@ def _no_step(statuses: Sequence[Status], patience: float) -> str:
     if not statuses:
         return (
             f"{waited}, and no process has finished `import torch`; is this a PyTorch script? "
-            "(hasten cannot see into `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
+            "(hasten cannot instrument `python -I` or TORCH_DEVICE_BACKEND_AUTOLOAD=0)"
         )
     if backwards := max(s.num_backwards for s in statuses):
         return f"{waited}, though backward ran {backwards} times; raise --wait"

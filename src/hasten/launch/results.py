@@ -1,7 +1,4 @@
-"""Where results are kept.
-
-In: the working directory. Out: folders that can be written to. Refuses to know what is in them.
-"""
+"""The folders in which results are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loader trains and which validates, and which stretches of a script are validation."""
+"""Which loader trains and which validates, and which parts of a script are validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEARNING = ("backward", "optimizer", "step")
 
 
 class Validation(NamedTuple):
-    """A stretch of validation."""
+    """One validation."""
 
     start: float
     end: float
@@ -53,28 +53,28 @@ def loader_roles(spans: Sequence[Span]) -> dict[int, Role]:
 
 
 def validations(spans: Sequence[Span], roles: dict[int, Role]) -> list[Validation]:
-    """Stretches of validation events with no training event between them."""
+    """Sequences of validation events with no training event between them."""
     found: list[Validation] = []
-    stretch: list[Span] = []
+    joined: list[Span] = []
     for span, validating in _judged(spans, roles):
         if validating:
-            stretch.append(span)
-        elif stretch:
-            found.append(_joined(stretch))
-            stretch = []
-    return [*found, _joined(stretch)] if stretch else found
+            joined.append(span)
+        elif joined:
+            found.append(_joined(joined))
+            joined = []
+    return [*found, _joined(joined)] if joined else found
 
 
-def _joined(stretch: Sequence[Span]) -> Validation:
-    forwards = [s.detail.flags for s in stretch if isinstance(s.detail, Forward)]
+def _joined(spans: Sequence[Span]) -> Validation:
+    forwards = [s.detail.flags for s in spans if isinstance(s.detail, Forward)]
     grad = any(flags & OUTPUT_GRAD or (flags & GRAD and flags & TRAINING) for flags in forwards)
-    batches = sum(isinstance(s.detail, Fetched) and s.detail.num_samples is not None for s in stretch)
-    start, end = min(s.start for s in stretch), max(s.end for s in stretch)
+    batches = sum(isinstance(s.detail, Fetched) and s.detail.num_samples is not None for s in spans)
+    start, end = min(s.start for s in spans), max(s.end for s in spans)
     return Validation(start, end, with_grad=grad, num_batches=batches or len(forwards))
 
 
 def _judged(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[Span, bool]]:
-    """Each telling event, and whether it is validation.
+    """Each event that shows it, and whether it is validation.
 
     A batch is what its loader is. A forward is what the batch before it is; but one without gradients after the
     last backward of a training batch looks back at what was learned. Where no loader is used, an evaluation

@@ -1,7 +1,7 @@
-"""One side of a comparison: the script in a fresh process under some settings, for a few seconds.
+"""One side of a comparison: the script in a fresh process with some settings, for a few seconds.
 
-In: a command, what its processes are told, an environment. Out: what a step took and what training did to the model.
-Two sides may take turns: then their steps are told as the machine was for both. Refuses to judge.
+The result is the step time and what training did to the model. Two sides may take turns; then the machine's speed affects
+both alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SideError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SideResult:
-    """What one launch told."""
+    """The result of one launch."""
 
     parts: Mapping[str, float]  # seconds: of a regular step, and of each rare phase whenever it comes
     segments: Sequence[float] = ()  # mean seconds of the regular steps in each, in their order
@@ -101,7 +101,7 @@ class Bench:
             return _seen(launch)
 
     def run_whole(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Output:
-        """One launch to its end, and when it printed what. Raises SideError where it fails or does not train."""
+        """One whole run, and when it printed what. Raises SideError if it fails or does not train."""
         grown: list[tuple[float, int]] = []
         with self.prepared(spec, environment) as launch:
             printed = launch.folder / OUTPUT
@@ -164,18 +164,18 @@ def run_in_turns(sides: Sequence[Side]) -> list[SideResult]:
 def _at_equal_times(sides: Sequence[SideResult]) -> list[SideResult]:
     """The regular step of each as it was beside the first's: the median of the segments' ratios, two by two."""
     first = sides[0]
-    told = [first]
+    results = [first]
     for other in sides[1:]:
         ratios = [math.log(b / a) for a, b in zip(first.segments, other.segments)]
         if ratios:
             regular = first.parts[REGULAR] * math.exp(statistics.median(ratios))
             other = replace(other, parts={**other.parts, REGULAR: regular})
-        told.append(other)
-    return told
+        results.append(other)
+    return results
 
 
 def _seen(launch: Launch) -> SideResult:
-    """What a launch told that is over."""
+    """The result of a launch that has ended."""
     outcome = launch.outcome
     not_applied: dict[str, str] = {}
     for path in files_of(FixesReport, launch.folder):

@@ -1,10 +1,8 @@
-"""Two launches at once, of which one works for a tenth of a second and then the other, A B A B.
+"""Two launches at once that take turns: each works for a tenth of a second, A B A B.
 
-In: launches whose processes ask for each of their segments. Out: both are over. Refuses to measure: each times its own
-steps, between its turns.
-
-A shared machine is now fast and now slow, for seconds at a time. Launches one after another meet different machines;
-turns are so short that both meet the same. Not A B B A: of two turns in a row the second finds its caches warm.
+The processes ask before each of their segments, and time their own steps within their turns. A shared machine is now fast
+and now slow, for seconds at a time: launches one after another meet different machines, while turns are so short that both
+meet the same. The order is not A B B A, because the second of two turns in a row would find its caches warm.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.launch.launch import Launch
-from hasten.protocol import TURN_ASKS, TURN_TOLD
+from hasten.protocol import TURN_ASKED, TURN_GIVEN
 
 POLL = 0.05  # seconds between two looks at whether a launch is over
 
@@ -28,17 +26,17 @@ class NoTurnsError(OSError):
 
 
 class Pipes:
-    """How one launch asks for its turn, and is told that it is."""
+    """How one launch asks for its turn, and is given it."""
 
     def __init__(self, folder: Path) -> None:
-        for name in (TURN_ASKS, TURN_TOLD):
+        for name in (TURN_ASKED, TURN_GIVEN):
             try:
                 os.mkfifo(folder / name)
             except OSError as error:  # some network and memory-card file systems have none
                 raise NoTurnsError(f"no named pipes in {folder} ({error.strerror})") from None
         # Open for both ends, for there is no other yet; the launched process sees the end of it when this one is gone.
-        self._asks = os.open(folder / TURN_ASKS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._told = os.open(folder / TURN_TOLD, os.O_RDWR | os.O_CLOEXEC)
+        self._asks = os.open(folder / TURN_ASKED, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._told = os.open(folder / TURN_GIVEN, os.O_RDWR | os.O_CLOEXEC)
 
     def asked(self) -> bool:
         """Whether it asks now, or within a moment."""
@@ -47,12 +45,12 @@ class Pipes:
         os.read(self._asks, 1)
         return True
 
-    def tell(self) -> None:
+    def give(self) -> None:
         """Give it a turn."""
         os.write(self._told, b".")
 
     def close(self) -> None:
-        """Whoever waits for a turn now will never have it."""
+        """A process that waits for its turn will never get it."""
         os.close(self._asks)
         os.close(self._told)
 
@@ -74,7 +72,7 @@ def take_turns(launches: Sequence[Launch]) -> None:
             for player in list(players):
                 launch, pipes = player
                 launch.go_on()
-                pipes.tell()
+                pipes.give()
                 if not _asks_again(launch, pipes):
                     players.remove(player)
 

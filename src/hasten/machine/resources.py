@@ -15,7 +15,7 @@ from hasten.devices.nvml import Nvml
 from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, read_pss
 from hasten.records import DeviceSample, ResourceSample
 
-# Reading the PSS walks the process's page tables under its memory lock, so it is done rarely, and more rarely the longer it
+# Reading the PSS walks the process's page tables under its memory lock, so it is done rarely, and less often the longer it
 # takes.
 PSS_INTERVAL = 5.0
 PSS_SHARE = 0.002
@@ -130,7 +130,7 @@ class ResourceSampler:
 
     `clock` gives seconds on the run's clock; `interval` is seconds between samples. Afterwards `samples`
     holds what was seen, `seen` the (pid, creation time) of every process that was ever in the tree (for
-    whoever has to end what it left behind), `cpu_seconds` what sampling cost, and `failure` why it stood
+    what has to end what it left behind), `cpu_seconds` what sampling cost, and `failure` why it stood
     aside, if it did.
     """
 

@@ -64,7 +64,7 @@ class FollowUpRun:
 
 
 def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = ()) -> list[FollowUpRun]:
-    """The follow-up launches that may tell something; `on` are optimizations that are enabled already."""
+    """The follow-up launches that may confirm a cause; `on` are optimizations that are enabled already."""
     symptoms = Symptoms(facts=facts, shares=shares, machine=machine)
     suspected = [
         (experiment, optimization, value)

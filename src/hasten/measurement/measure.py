@@ -1,8 +1,4 @@
-"""From the user's command to a saved Run: the first launch, the further ones, and the record.
-
-In: the words of a command. Out: a Run, and its file. Refuses to conclude and to print; whoever calls is told of
-progress by a callback.
-"""
+"""From the user's command to a saved Run: the first launch, the follow-up launches, and the record."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import msgspec
 
 from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
-from hasten.launch.launch import OUTPUT, Launch, Outcome, command_words, failure, why_no_step
+from hasten.launch.launch import OUTPUT, Launch, Outcome, command_argv, failure, why_no_step
 from hasten.launch.recorder import Recorded
 from hasten.launch.results import RESULTS, new_folder
 from hasten.launch.shares import shares_of
@@ -65,10 +61,10 @@ class MeasureOptions:
 
 
 def measure(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     module: bool = False,
-    wanted: MeasureOptions | None = None,
+    options: MeasureOptions | None = None,
     root: Path = RESULTS,
     workspace: Workspace | None = None,
     on_progress: Progress = _unheard,
@@ -76,14 +72,14 @@ def measure(
     """Measure a command where it stands; return its Run and the folder that holds `run.json`.
 
     `root` is where results are kept, `.hasten` beside the working directory by default. Raises HastenError for
-    what the user can mend: NoStepError when no step was seen, ScriptError when the script itself failed.
+    what the user can fix: NoStepError when no step was seen, ScriptError when the script itself failed.
     """
-    wanted = wanted or MeasureOptions()
-    command = command_words(words, module=module)
+    options = options or MeasureOptions()
+    command = command_argv(argv, module=module)
     folder = new_folder(root / "runs")
     try:
         with Workspace() if workspace is None else contextlib.nullcontext(workspace) as around:
-            run = _Measuring(command, words, around, wanted, on_progress, module=module).run(folder.name)
+            run = _Measuring(command, argv, around, options, on_progress, module=module).run(folder.name)
         (folder / "run.json").write_bytes(to_json(run))
     except BaseException:
         folder.rmdir()  # no folder for a run that has no record
@@ -97,17 +93,17 @@ class _Measuring:
     def __init__(
         self,
         command: Sequence[str],
-        words: Sequence[str],
+        argv: Sequence[str],
         workspace: Workspace,
-        wanted: MeasureOptions,
+        options: MeasureOptions,
         on_progress: Progress,
         *,
         module: bool,
     ) -> None:
         self.command = command
-        self.words = redacted(("-m", *words) if module else words)
+        self.argv = redacted(("-m", *argv) if module else argv)
         self.workspace = workspace
-        self.wanted = wanted
+        self.options = options
         self.on_progress = on_progress
         self.notes: list[str] = []
         self.started = time.monotonic()
@@ -118,22 +114,22 @@ class _Measuring:
         machine = read_machine()
         if machine.devices:
             machine = read_machine(ask_torch=True)
-        spec = replace(self.wanted.spec, mode="measure", seconds=self.wanted.seconds, num_steps=self.wanted.steps)
-        outcome = self._launch(FIRST_LAUNCH, spec, expected=self.wanted.seconds)
+        spec = replace(self.options.spec, mode="measure", seconds=self.options.seconds, num_steps=self.options.steps)
+        outcome = self._launch(FIRST_LAUNCH, spec, expected=self.options.seconds)
         recorded = self._recorded(outcome)
-        facts = _with_decoders(recorded.facts(), quick=self.wanted.quick)
+        facts = _with_decoders(recorded.facts(), quick=self.options.quick)
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
-        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.wanted.spec.fixes])
-        if not self.wanted.quick:
+        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.options.spec.fixes])
+        if not self.options.quick:
             further = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
         run = run_of(
             recorded,
             name=name,
-            command=self.words,
+            command=self.argv,
             started=started,
             zero=outcome.started,
             machine=machine,
@@ -163,7 +159,7 @@ class _Measuring:
     ) -> Outcome:
         folder, quiet = self.workspace.new_folder(), spec.mode != "measure"
         with contextlib.ExitStack() as stack:
-            output = self.wanted.script_output
+            output = self.options.script_output
             if quiet:
                 output = stack.enter_context((folder / OUTPUT).open("wb")).fileno()
             launch = Launch(
@@ -171,10 +167,10 @@ class _Measuring:
                 spec=spec,
                 folder=folder,
                 workspace=self.workspace,
-                environment={**self.wanted.environment, **(environment or {})},
+                environment={**self.options.environment, **(environment or {})},
                 output=output,
                 quiet=quiet,
-                patience=self.wanted.patience,
+                patience=self.options.patience,
                 on_status=lambda status: self.on_progress(what, status.seconds, expected),
             )
             return launch.run()
@@ -225,7 +221,7 @@ class _Measuring:
         return found
 
     def _time_over(self) -> bool:
-        return time.monotonic() - self.started > self.wanted.begun_within
+        return time.monotonic() - self.started > self.options.begun_within
 
     def _alternating(self, what: str, further: FollowUpRun) -> list[Intervention]:
         """All switches of one launch; what it does not come to, in further ones."""
@@ -245,12 +241,12 @@ class _Measuring:
 
     def _one(self, what: str, further: FollowUpRun) -> Outcome | None:
         """One further launch; None, and a note, when the script did not train under it."""
-        base, asked = self.wanted.spec, further.interventions
+        base, asked = self.options.spec, further.interventions
         fixes = {fix.name: fix for fix in (*base.fixes, *further.fixes)}  # its own in the place of their namesakes
         spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()))
         expected = further.seconds + LEAST_SECONDS
         if asked is not None:
-            within = self.wanted.begun_within - (time.monotonic() - self.started)
+            within = self.options.begun_within - (time.monotonic() - self.started)
             spec = replace(spec, mode="interventions", interventions=replace(asked, within=within))
             expected += LEAST_SECONDS * len(asked.switches)
         try:
@@ -266,12 +262,12 @@ class _Measuring:
 
 def _untried(chosen: Sequence[FollowUpRun], made: Sequence[Intervention]) -> tuple[str, ...]:
     causes = [cause for further in chosen for cause in further.causes]
-    told = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
-    return tuple(cause for cause in causes if cause not in told)
+    known = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
+    return tuple(cause for cause in causes if cause not in known)
 
 
 def _read(outcome: Outcome) -> Recorded:
-    """What the process told that made most steps."""
+    """The record of the process that made most steps."""
     return Recorded(busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
 
 

@@ -56,7 +56,7 @@ def _raise_rates(handle: Handle, optimizer: Optimizer, ratio: float) -> None:
         if stepped is not optimizer or done >= WARM_UP_STEPS:
             return
         done += 1
-        # Multiplied, not set: a schedule of the script's own goes on meanwhile.
+        # Multiplied, not set: a schedule of the script's own continues meanwhile.
         step_factor = factor ** (1 / WARM_UP_STEPS)
         for group in optimizer.param_groups:
             group["lr"] *= step_factor

@@ -1,4 +1,4 @@
-"""What known libraries read, decode and resize is cached: in memory, on the local disk, for whoever makes the batches.
+"""What known libraries read, decode and resize is cached: in memory and on the local disk, under any loader.
 
 Functions of the user's own are cached on the user's word alone.
 """

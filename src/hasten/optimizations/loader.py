@@ -151,7 +151,7 @@ def _propose_gathering(situation: Situation) -> list[Proposal] | str:
 
 def _propose_pixels(situation: Situation) -> list[Proposal] | str:
     if "loader" not in situation.settings:
-        return "hasten's loader is not on"
+        return "hasten's loader is not enabled"
     finding = situation.finding("slow_decode", "slow_transform")
     if finding is None:
         return "decoding and resizing are not what takes the time"

@@ -32,7 +32,7 @@ def enable(handle: Handle, value: Value) -> None:
 
 
 def no_anomaly_detection(handle: Handle, _value: Value) -> None:
-    """Keep anomaly detection off; but where the script may catch what it raises, it is left as it is."""
+    """Keep anomaly detection off; but where the script may catch what it raises, it is not changed."""
     import torch
 
     from hasten.agent.frames import user_place
@@ -66,7 +66,7 @@ def _catches_backward(file: str) -> bool:
         return True
     bodies = {node.name: node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     making, found = {"backward", "manual_backward"}, -1
-    while found != len(making):  # whoever calls one that makes one makes one
+    while found != len(making):  # a function that calls one that does also does
         found = len(making)
         making |= {name for name, body in bodies.items() if making & _called_in(body)}
     tries = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers]

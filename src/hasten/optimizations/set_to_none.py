@@ -30,7 +30,7 @@ def enable(handle: Handle, _value: Value) -> None:
     """Have `zero_grad` drop gradients.
 
     A parameter that a step does not use has no gradient then, and an optimizer leaves it alone; with a gradient of zeros
-    its momentum and its weight decay go on. So it is given zeros before the optimizer's step.
+    its momentum and its weight decay continue. So it is given zeros before the optimizer's step.
     """
     import torch
     from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook

@@ -1,10 +1,9 @@
-"""Enter a sandbox and become the command: a program that every measured launch on Linux begins with.
+"""Enter a sandbox and become the command: the program that every measured launch on Linux begins with.
 
-In: as its first argument JSON of the form, a folder for what is written, the folder that hasten reads from, and those that
-stay real; then the command. Out: the command, in this process's place. Refuses to start it where the sandbox cannot be entered: exit code 125.
-
-With the standard library alone, run by its path: `python -I -S enter.py JSON COMMAND ...`; without a command it only tries.
-Calls and flags are those of mount(2), pivot_root(2), user_namespaces(7), landlock(7) and the kernel's overlayfs.rst.
+Run by its path, with the standard library only: `python -I -S enter.py JSON COMMAND ...`. The JSON holds the form, the folder
+for what is written, the folder that hasten reads from, and the folders that stay real. Without a command it only checks that
+the sandbox can be entered; if it cannot, the exit code is 125 and the command does not start. Calls and flags are those of
+mount(2), pivot_root(2), user_namespaces(7), landlock(7) and the kernel's overlayfs.rst.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NO_NEW_PRIVILEGES = 38
 STAY_REAL = ("/dev", "/proc", "/sys", "/run")  # devices and what lives as long as the machine is on
 SMALL = 16 << 20  # bytes of a file beside the scratch folder that is copied; a larger one cannot be written to
 COPIED = 64 << 20  # bytes of all such files
-MOST_ENTRIES = 2000  # of a folder that is made anew; a larger one takes too long
+MOST_ENTRIES = 2000  # of a folder that is recreated; a larger one takes too long
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same number on every architecture
 WRITES = 1 << 1 | sum(1 << n for n in range(4, 13))  # write a file; remove or make anything
@@ -85,7 +84,7 @@ def _is_socket(path: str) -> bool:
 class Overlay:
     """A private root in which every folder on a disk is covered by a layer that takes all writes.
 
-    What is written cannot lie below a layer that it belongs to: the folders above it are made anew, entry by entry. In a
+    What is written cannot lie below a layer that it belongs to: the folders above it are recreated, entry by entry. In a
     user namespace neither can another mount, for a layer would uncover what it covers.
     """
 

@@ -1,10 +1,8 @@
-"""End a measured script and remove its scratch folder where hasten itself was killed: a program that waits for that.
+"""End a measured script and remove its scratch folder if hasten itself is killed: a program that waits for that.
 
-In: as its first argument the scratch folder; standard input, whose other end hasten holds. Out: nothing, if hasten ends well.
-Refuses to touch a process that does not carry the scratch folder in its environment.
-
-With the standard library alone: `python -I -S guard.py FOLDER`. It holds the folder's lock, which it has inherited, for as
-long as anything of the launch may be there.
+Run by its path, with the standard library only: `python -I -S guard.py FOLDER`. Hasten holds the other end of its standard
+input. It inherits the lock of the folder and holds it for as long as anything of the launch may exist. It ends only processes
+that carry the scratch folder in their environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Have Python's file functions, and libraries that open files by themselves, write into a folder: see `view`.
+"""Have Python's file functions, and libraries that open files themselves, write into a folder (see `view`).
 
-In: a folder. Out: patched functions of `os`, `io`, `shutil` and of libraries. Refuses to touch what lies in temporary and
-device folders, and in the caches of libraries.
+Temporary folders, device folders and the caches of libraries stay real.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What a script sees of the disk where its writes go elsewhere: what it wrote, and what was there and is not hidden.
+"""What a script sees of the disk if its writes go elsewhere: what it wrote, and what existed before and is not hidden.
 
-In: paths as the script writes them. Out: the paths where the files lie. Refuses to touch the real ones.
-
-A file or folder at /a/b is written at `written/a/b`. What is removed, renamed or replaced is only hidden: a mark in `hidden`
-says that the real thing at its place is not to be seen any more, nor anything below it. Both are on disk, so that all
-processes of a script see the same.
+A file or folder at /a/b is written to `written/a/b`. What is removed, renamed or replaced is only hidden: a mark in `hidden`
+says that the real one is not visible any more, nor anything below it. Both are on disk, so that all processes of a script see
+the same. Real files are never changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A private folder for the launches of one measurement or search, and the sandbox in which they run.
 
-In: nothing. Out: a folder, and commands that begin with entering the sandbox. Refuses to leave the folder behind: on exit
-it is gone; where hasten was killed a guard removes it, or the next measurement does.
+The folder is removed on exit; if hasten is killed, a guard removes it, or else the next measurement does.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def sandboxed(self, command: Sequence[str]) -> Generator[tuple[list[str], Path | None]]:
-        """The command as it is to be started, and where Python's file functions are to write; None: they need not."""
+        """The command to start, and where Python's file functions are to write; None: they need not."""
         self._num_launches += 1
         view = self.folder / "views" / str(self._num_launches)
         view.mkdir(parents=True)

@@ -57,7 +57,7 @@ def reserve(
         few, many = (proof + 2 * number * whole for number in SEEDS)
         return Reserve(proof=max(min(MOST_OF_WHOLE_RUNS * left, few), min(MOST * left, many)))
     screening_runs = (1 + len(schedules.combinations(num_steps))) * whole if recipes else 0.0
-    proof += 2 * SEEDS[0] * whole  # by a target they tell, as a rule
+    proof += 2 * SEEDS[0] * whole  # usually enough with a target
     share = min(1.0, MOST_OF_WHOLE_RUNS * left / (screening_runs + proof))
     return Reserve(screening_runs=share * screening_runs, proof=share * proof)
 
@@ -66,7 +66,7 @@ NOTABLE = 1.0  # seconds by which a start must be later to be charged at all
 
 
 def num_steps_of(run: Run, num_epochs: float | None) -> float | None:
-    """The steps of a whole training: as many epochs as are said, or those of a script that was seen to its end."""
+    """The steps of a whole training: of so many epochs, or of a script that finished while it was measured."""
     if num_epochs is not None:
         per_epoch = run.facts.steps_per_epoch
         return None if per_epoch is None else num_epochs * per_epoch
@@ -101,7 +101,7 @@ class Journal:
     seconds: float  # that the search may take
     on_progress: Progress
     on_result: Callable[[str], object]
-    spent_before: float = 0.0  # by the search that this one goes on with
+    spent_before: float = 0.0  # by the search that this one resumes
     reserve: Reserve = field(default_factory=Reserve)
     _began: float = field(default_factory=time.monotonic)
     _tuning: Tuning | None = None
@@ -135,7 +135,7 @@ class Journal:
         """Something that a reader of the result should know."""
         self.keep(notes=(*self.tuning.notes, note))
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Say what is being done."""
         self.on_progress(what, self.spent(), self.seconds)
 

@@ -25,7 +25,7 @@ from hasten.tuning.trial_config import KEEPING, TrialConfig, spec_of
 FEWEST_STEPS, MOST_STEPS = 16, 120  # of one launch
 SECONDS = 10.0  # that such a launch's steps may take
 SLOWER = 3.0  # times that, where others take the machine
-SEEDS = (3, 8)  # of the band: more where the first do not tell, as many as there is time for
+SEEDS = (3, 8)  # of the band: more if the first are inconclusive and there is time
 FEWEST = 5  # seeds that are worth a second look
 NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
@@ -65,10 +65,10 @@ class Evaluator:
     @property
     def num_steps(self) -> int:
         """A few epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
-        wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
-        if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= LONGER * wanted:
-            wanted = max(wanted, int(EPOCHS * self.steps_per_epoch))
-        return wanted
+        number = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
+        if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= LONGER * number:
+            number = max(number, int(EPOCHS * self.steps_per_epoch))
+        return number
 
     @property
     def epoch_batches(self) -> int | None:

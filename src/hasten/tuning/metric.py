@@ -1,7 +1,6 @@
-"""What whole runs say: the script's own metric at their end, and how soon it reached a target.
+"""Whole runs: the script's own metric at their end, and how soon it reached a target.
 
-In: a pattern, a bench, settings. Out: whole runs, and Checks of the plan's against the script's. Refuses to judge by fewer
-than three seeds.
+Recipes are screened by one whole run each. A plan is compared with the baseline over at least three seeds.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from hasten.tuning.evaluator import FAR, BaselineError, Evaluator
 from hasten.tuning.trial_config import TrialConfig, spec_of
 
 # Where whole runs part from the first step on, a difference's deviation is 1.4 of the margin, and a plan that is as good
-# passes with a power of 0.36 at 8 seeds, 0.76 at 16: the chance that t / 4 + a mean of deviation 1 / 4, in units of 1.4
+# passes with a power of 0.36 at 8 seeds, 0.76 at 16: the probability that t / 4 + a mean of deviation 1 / 4, in units of 1.4
 # margins, stays below the margin.
-SEEDS = (3, 16)  # a first look, and the second one where that does not tell
+SEEDS = (3, 16)  # a first look, and a second one if that is inconclusive
 FEWEST = 6  # seeds of the second look, where there is no time for all
 REST_OF_NUMBER = re.compile(r"\.?\d|[eE][+-]?\d")
 FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last seed
 TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # a line in a file tells its time only where it is not held back
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # the time of a line is known only if output is not buffered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ class Metric:
         try:
             values = [float(match[1]) for match in found]
         except ValueError:
-            raise SideError(f"{found[-1][1]!r}, found by {self.pattern.pattern!r}, is no number") from None
+            raise SideError(f"{found[-1][1]!r}, found by {self.pattern.pattern!r}, is not a number") from None
         times = [output.seconds_at(match.end()) for match in found]
         reached = next((at for value, at in zip(values, times) if self._is_there(value)), None)
         return WholeRun(value=values[-1], num_values=len(values), reached=reached, seconds=output.seconds)
@@ -150,7 +149,7 @@ class WholeRuns:
 def check_whole_runs(
     evaluator: Evaluator, settings: Settings, metric: Metric, *, reference_settings: Settings | None = None
 ) -> tuple[list[Check], WholeRuns]:
-    """Whole runs at a few seeds; where those do not tell, at as many more as there is time for.
+    """Whole runs at a few seeds; if those are inconclusive, at as many more as there is time for.
 
     `reference_settings`: what the script runs under, where that was seen to be the script with the plan's random numbers.
 
@@ -215,7 +214,7 @@ def target_sooner(
     """The script's metric reaches its target sooner, seed by seed: the interval of the ratio excludes 1.
 
     Seconds from the start of the command. Where the script never came so far, `num_never` times, all the seconds of its
-    run stand for it: the ratio is then at least what is told.
+    run is used instead: the true ratio is then at least the one reported.
     """
     late = sum(reached is None for reached in plans)
     if late:
@@ -229,7 +228,7 @@ def target_sooner(
         without = f"not within {without} at {num_never} of {len(baselines)} seeds"
     text = (
         f"{target:g} reached after {format.seconds(statistics.fmean(reached))}, without the plan {without}: "
-        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, "
+        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times sooner, "
         f"{len(reached)} seeds"
     )
     if ratio.low > 1.0:
@@ -254,7 +253,7 @@ def screening_runs(
     for recipe in recipes:
         if time_left() <= longest:
             return
-        on_launch(f"a whole run with {format.settings(recipe, none='the recipe as it is')}")
+        on_launch(f"a whole run with {format.settings(recipe, none='its own recipe')}")
         try:
             run = metric.run(bench, {**settings, **recipe}, shift=SHIFT)
             longest = max(longest, run.seconds)

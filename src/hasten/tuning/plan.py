@@ -1,7 +1,7 @@
-"""hasten.toml: the plan a person reads, edits and commits.
+"""`hasten.toml`: the plan that a person reads, edits and commits.
 
-In: a finished search, or a file. Out: a file in which every switch is a line with what it gained, or the settings that
-it holds. Refuses what it does not know, in one line that says where it stands.
+Each setting is a line with what it gained. Unknown keys and invalid values are refused in one line that says where they
+are.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def read_plan(path: Path) -> Plan:
     except FileNotFoundError:
         raise PlanError(f"there is no plan at {path}; `hasten tune` makes one, `--auto` makes one first") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path} cannot be read ({error}); make it anew with `hasten tune`") from None
+        raise PlanError(f"{path} cannot be read ({error}); recreate it with `hasten tune`") from None
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # what is nested too deep, or has too many digits, among them
-        raise PlanError(f"{path} is no TOML ({error}); mend the line, or make it anew with `hasten tune`") from None
+        raise PlanError(
+            f"{path} is not valid TOML ({error}); fix the line, or recreate the file with `hasten tune`"
+        ) from None
     for name, section in data.items():
         if name not in SECTIONS:
             hint = f"put it under [fixes]: {name} = ..." if name in CATALOG else f"there is {', '.join(SECTIONS)}"
@@ -161,7 +163,7 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
     if other:
         was = ", ".join(f"{name} {plan.machine[name]}" for name in other)
         doubted = [name for name in on if not CATALOG[name].on_any_machine]
-        which = f"; in doubt: {', '.join(doubted)}" if doubted else ""
+        which = f"; not validated on this machine: {', '.join(doubted)}" if doubted else ""
         lines.append(f"the plan was made on another machine ({was}){which}; `hasten tune` proves it here")
     if plan.command and plan.proof != "proven":
         lines.append(f"the plan is {plan.proof}")
@@ -261,7 +263,7 @@ def _cache_section(tuning: Tuning, vouched: str) -> list[str]:
 def what_was_seen(proof: Proof, settings: Settings) -> SeenInProof:
     """What `hasten run` looks at: how low the loss was under the plan after the proof's steps, and what batches were like.
 
-    The loss is not told where epochs may have been cut short, for the same few batches are learnt sooner.
+    The loss is left out if epochs may have been cut short, because the same few batches are learned sooner.
     """
     found = SeenInProof()
     losses = [loss for loss in proof.plan_losses if loss is not None]

@@ -1,7 +1,6 @@
-"""Nothing against the whole plan: is it faster, and does it train as well?
+"""The proof: is the whole plan faster than the baseline, and does the model train as well?
 
-In: settings, and a evaluator. Out: a Proof, and the settings without what broke it. Refuses to leave a plan on that was
-seen to be worse.
+Settings that break the quality check are dropped. A plan that was seen to be worse is never kept.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ def prove(
         if verdict_of(checks) == "broken":
             culprits = dict.fromkeys(find_culprits(evaluator, kept), _first_failed(checks))
         elif not has_target and time_left() > 0 and (doubtful := _in_doubt(checks, kept)):
-            culprits = doubtful  # the proof begins anew without them, which takes time
+            culprits = doubtful  # the proof starts over without them, which takes time
         elif metric is not None:
-            # By a target the script is timed, so it must be as it is.
+            # Time to a target is compared with the unmodified script.
             script = _reference_settings(evaluator, kept) if metric.target is None else {}
-            told, runs = check_whole_runs(evaluator, settings, metric, reference_settings=script)
-            checks += told
-            culprits = _to_blame(told, settings)
+            whole, runs = check_whole_runs(evaluator, settings, metric, reference_settings=script)
+            checks += whole
+            culprits = _to_blame(whole, settings)
         elif kept != settings:
             checks.append(quality.unknown("metric", "a recipe is proven by a metric, and none was given"))
         if not culprits:
@@ -109,7 +108,7 @@ def prove(
 def _in_doubt(checks: Sequence[Check], settings: Settings) -> dict[str, str]:
     """Fixes of fewer bits that alone keep a plan from being proven, and why: a proven rest is worth more.
 
-    Where batches are the same to the bit, and with them fewer bits are all that could not be told.
+    Only if batches are bit-equal, so that fewer bits are all that is inconclusive.
     """
     states = {check.what: check for check in checks}
     band, batches = states.get("band"), states.get("batches")
@@ -121,13 +120,13 @@ def _in_doubt(checks: Sequence[Check], settings: Settings) -> dict[str, str]:
     return dict.fromkeys(doubtful, f"that it trains as well was not shown: {band.text}")
 
 
-def _to_blame(told: Sequence[Check], settings: Settings) -> dict[str, str]:
+def _to_blame(checks: Sequence[Check], settings: Settings) -> dict[str, str]:
     """Fixes that whole runs speak against, and what they say: whole runs of each by itself would take days."""
-    target = next((check for check in told if check.what == "target"), None)
+    target = next((check for check in checks if check.what == "target"), None)
     if target is not None and target.state != "passed":
         # A recipe has no other merit than its target: it stays only where that was shown.
         return {name: target.text for name in settings if CATALOG[name].guarantee == "recipe"}
-    reason = _first_failed(told)
+    reason = _first_failed(checks)
     blamed = weakest(settings) if reason else None
     return {name: reason for name in settings if CATALOG[name].guarantee == blamed}
 
@@ -174,15 +173,15 @@ def _ends(evaluator: Evaluator, reference_settings: Settings, settings: Settings
 
 
 def _reference_settings(evaluator: Evaluator, settings: Settings) -> Settings:
-    """What the losses beside the plan's are of: the script as it is, or with the plan's random numbers."""
+    """The settings of the losses that the plan's are compared with: none, or those with the plan's random numbers."""
     base = evaluator.base(settings)
     return base if base != settings else {}
 
 
 def _losses(evaluator: Evaluator, settings: Settings) -> tuple[float | None, ...]:
     """The losses of a launch that was made already; none where it was not."""
-    told = evaluator.evaluated_before(settings) or RawQuality()
-    return tuple(loss if math.isfinite(loss) else None for loss in told.losses)
+    result = evaluator.evaluated_before(settings) or RawQuality()
+    return tuple(loss if math.isfinite(loss) else None for loss in result.losses)
 
 
 def _means(evaluator: Evaluator, settings: Settings) -> tuple[float, ...]:

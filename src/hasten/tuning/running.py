@@ -1,8 +1,4 @@
-"""The script under a plan, and nothing else of ours.
-
-In: a plan and the words of a command. Out: the user's own command, in this process's place. Refuses to stand between
-the script and its terminal: on systems that can, this process becomes the script's.
-"""
+"""Run the script under a plan: on POSIX systems this process becomes the script's own."""
 
 from __future__ import annotations
 
@@ -21,14 +17,16 @@ from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
 
 
-def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path) -> int:
+def run_under(plan: Plan, command: Sequence[str], *, recorded: Sequence[str], root: Path) -> int:
     """Run the command under the plan; its exit code, where this process cannot become the command's.
 
-    `told`: the command as the user wrote it.
+    `recorded`: the command as the user wrote it.
     """
-    environment = environment_of(plan, told=told, root=root)
+    environment = environment_of(plan, recorded=recorded, root=root)
     if environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-        print("hasten: the plan is not on: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it out; unset it", file=sys.stderr)
+        print(
+            "hasten: the plan is not applied: TORCH_DEVICE_BACKEND_AUTOLOAD=0 prevents it; unset it", file=sys.stderr
+        )
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -39,15 +37,15 @@ def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: 
         raise CommandError(f"{command[0]} cannot be started ({error.strerror}); try `python {command[0]}`") from None
 
 
-def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, str]:
+def environment_of(plan: Plan, *, recorded: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
     make_folder(root)
     following = Following(
-        script=script_of(told),
+        script=script_of(recorded),
         settings=plan.settings,
         log=os.fspath((root / FOLLOWED).resolve()),
         baseline_rate=plan.baseline_rate,
-        proof=plan.seen if plan.command == redacted(told) else None,
+        proof=plan.seen if plan.command == redacted(recorded) else None,
     )
     environment = plugin_environment(variables_of(plan.settings))
     if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so

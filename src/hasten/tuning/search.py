@@ -1,14 +1,10 @@
-"""Which fix to try next, and when to stop.
+"""Which optimization to try next, and when to stop.
 
-In: a diagnosed baseline, a bench and a budget. Out: trials, one after another, and the settings that are left. Refuses
-to measure: it asks for trials and for diagnoses.
-
-Greedy: what promises most is tried first, on top of what was kept: alone, or, where there is no time for that, with what
-else promises much and answers another cause. After each fix that is kept the run is
-diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others. A trial that ran out of its share of time before it was clear continues, where what it shows so far is worth more
-than what else is waiting. The search goes on until nothing is left that may save 2% of
-the step, or its time is over.
+The search is greedy: the most promising one is tried first, on top of what was kept; or together with other promising ones
+that answer other causes, if there is no time for one trial each. After each optimization that is kept the run is diagnosed
+again, because the bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows
+more than what is waiting. At the end the plan is tried without each of its settings, because some make others needless. The
+search ends when nothing is left that may save 2% of the step, or its time is over.
 """
 
 from __future__ import annotations
@@ -136,7 +132,7 @@ def search(
             unclear += [continued] if continued.saves >= situation.least else []
         if trial.verdict == "faster" and not chosen[0].fix.only_by_user:
             settings = {**settings, **added}
-            tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they begin anew, on top of what was kept
+            tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they start over, on top of what was kept
             unclear = []
             yield settings, trial
             again = diagnose_again(settings) if time_left() > last_seconds / 2 else None

@@ -1,13 +1,11 @@
-"""One fix against none: both sides in fresh processes, in turn, until it is clear which is faster.
+"""One optimization against the baseline: both sides in fresh processes that alternate, until the result is clear.
 
-In: two sets of settings. Out: a Trial. Refuses to choose what to try.
-
-Both sides of a pair are there at once and take turns, a tenth of a second each, so that a shared machine's ups and downs
-fall on both (see `launch.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
-pair. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
-`stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of
-which the last look will hardly be clear either, is given up before (stopping for futility by conditional power: Lachin,
-Statistics in Medicine 24, 2005): that takes no proof, for nothing is claimed. A whole plan is not given up.
+Both processes of a pair run at the same time and take turns of a tenth of a second, so that a shared machine's ups and downs
+affect both (see `launch.turns`). Where they cannot, the order is A B B A A B B A ..., and neighbors form a pair. After 3, 4,
+6, 8, 12 and 16 pairs the interval of the speedup is looked at; it allows for repeated looks (see `stats.paired_speedup`), and
+the trial ends at the first look that is clear. A trial that shows next to no gain, or whose last look will hardly be clear
+either, is given up early (stopping for futility by conditional power: Lachin, Statistics in Medicine 24, 2005); that needs no
+proof, because nothing is claimed. The comparison of a whole plan is not given up.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ Chosen = tuple[Bench, Settings]
 
 
 class NotAppliedError(SideError):
-    """A fix could not be put on; the message says why."""
+    """A setting could not be applied; the message says why."""
 
 
 @dataclass
 class Sides:
-    """What both sides' launches have told so far, in their order."""
+    """The results of both sides' launches so far, in their order."""
 
     baseline: list[SideResult] = field(default_factory=list)
     candidate: list[SideResult] = field(default_factory=list)
@@ -53,8 +51,8 @@ class Sides:
         both = [(baseline, self.baseline), (candidate, self.candidate)]
         if len(self.baseline) % 2:
             both.reverse()
-        told = side_by_side([chosen for chosen, _ in both], config)
-        for seen, (_, into) in zip(told, both):
+        results = side_by_side([chosen for chosen, _ in both], config)
+        for seen, (_, into) in zip(results, both):
             into.append(seen)
 
     def seconds(self, frequencies: Frequencies) -> tuple[list[float], list[float]]:
@@ -76,16 +74,16 @@ class Sides:
 
 
 def side(bench: Bench, settings: Settings, config: TrialConfig) -> SideResult:
-    """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
+    """One launch with these settings. Raises SideError; NotAppliedError if one of them was not applied."""
     return _all_on(
         bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
     )
 
 
 def _all_on(seen: SideResult) -> SideResult:
-    """The same. Raises SideError where one of its fixes is not on."""
+    """The result itself. Raises NotAppliedError if a setting was not applied."""
     for name, why in seen.not_applied.items():
-        raise NotAppliedError(f"{name} is not on: {why}")
+        raise NotAppliedError(f"{name} is not applied: {why}")
     return seen
 
 
@@ -130,7 +128,7 @@ def compare(
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """One set of settings against another, until it is clear or time is over; or not worth going on, if it `gives_up`."""
+    """One set of settings against another, until it is clear or time is over; if it `gives_up`, also until it is hopeless."""
     sides = sides if sides is not None else Sides()
     began = time.monotonic() - sides.elapsed
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
@@ -154,9 +152,9 @@ def compare(
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
     sides.elapsed = time.monotonic() - began
-    told = _told(trial, sides, frequencies, gives_up=gives_up)
+    result = _result(trial, sides, frequencies, gives_up=gives_up)
     makes = any(CATALOG[name].keeps_in for name in candidate if name not in settings)
-    return msgspec.structs.replace(told, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
+    return msgspec.structs.replace(result, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
 
 
 def may_continue(trial: Trial) -> bool:
@@ -172,8 +170,10 @@ def side_by_side(launches: Sequence[Chosen], config: TrialConfig) -> list[SideRe
     """Two launches in turns, or one after the other where the config says so. Raises SideError."""
     if not config.turns:
         return [side(bench, settings, config) for bench, settings in launches]
-    told = run_in_turns([(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches])
-    return [_all_on(seen) for seen in told]
+    results = run_in_turns(
+        [(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches]
+    )
+    return [_all_on(seen) for seen in results]
 
 
 def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verdict | None:
@@ -192,13 +192,13 @@ def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verd
 
 
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
-    """The least gain that the last look would call clear, if pairs go on to spread as they do."""
+    """The least gain that the last look would call clear, if the spread of pairs stays the same."""
     spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[num_pairs]
     last = max(LOOKS)
     return math.exp(LOOKS[last] * spread / math.sqrt(last))
 
 
-def _told(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
+def _result(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
     baseline, candidate = sides.seconds(frequencies)
     estimate = paired_speedup(baseline, candidate)
     looked = max((number for number in LOOKS if number <= len(baseline)), default=0)

@@ -1,7 +1,4 @@
-"""How launches of a comparison are made: for how long, from which seed, and warm where something is kept.
-
-In: a diagnosed baseline and settings. Out: what a launch's processes are told. Refuses to launch.
-"""
+"""How the launches of a comparison are made: for how long, with which seed, and on warm caches where something is cached."""
 
 from __future__ import annotations
 

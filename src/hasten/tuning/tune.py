@@ -1,8 +1,4 @@
-"""From a command to a plan: diagnose, try, leave out, prove, write.
-
-In: the words of a command and a budget. Out: a Tuning, saved after every trial, and hasten.toml. Refuses to print:
-whoever calls is told of progress by a callback.
-"""
+"""From a command to a plan: diagnose, try, leave out, prove, write."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ import msgspec
 from hasten import __version__, format
 from hasten.diagnosis.situation import Situation
 from hasten.errors import HastenError, RecordError, ResumeError
-from hasten.launch.launch import command_words
+from hasten.launch.launch import command_argv
 from hasten.launch.results import RESULTS, make_folder, new_folder
 from hasten.launch.side import Bench, Frequencies
 from hasten.measurement.diagnose import situation_of
@@ -41,9 +37,9 @@ from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
 from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 
-INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
+INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
-SHARED = {"replay", "thread_contention", "passive_waiting"}  # further runs that tell of cores shared with the loader
+SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
 
@@ -60,7 +56,7 @@ class Budget:
 
 
 def tune(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     module: bool = False,
     budget: Budget | None = None,
@@ -69,26 +65,24 @@ def tune(
     on_progress: Progress = lambda _w, _d, _o: None,
     on_result: Callable[[str], object] = lambda _: None,
 ) -> Tuning:
-    """Search for a plan. Raises HastenError for what the user can mend; what was found by then is kept."""
-    command = command_words(words, module=module)
-    told = redacted(("-m", *words) if module else words)
-    before = last_tuning(root, told) if resume else None
-    return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_result).run(before)
+    """Search for a plan. Raises HastenError for what the user can fix; what was found by then is saved."""
+    command = command_argv(argv, module=module)
+    recorded = redacted(("-m", *argv) if module else argv)
+    before = last_tuning(root, recorded) if resume else None
+    return _Tuning(command, recorded, argv, module, budget or Budget(), root, on_progress, on_result).run(before)
 
 
 def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
-    """The last search of this command that did not come to its end. Raises ResumeError."""
+    """The last search of this command that did not finish. Raises ResumeError."""
     saved = sorted((root / "tunings").glob("*/tuning.json"))
     for path in reversed(saved):
         with contextlib.suppress(RecordError):
             tuning = from_json(Tuning, path.read_bytes(), source=str(path))
             if tuning.command == tuple(command) and tuning.id == path.parent.name:
                 if tuning.state == "done":
-                    raise ResumeError(
-                        "the last search of this command came to its end; leave --resume out for another"
-                    )
+                    raise ResumeError("the last search of this command finished; leave --resume out to start another")
                 return tuning
-    raise ResumeError("there is no search of this command to go on with; leave --resume out")
+    raise ResumeError("there is no search of this command to resume; leave --resume out")
 
 
 @dataclass
@@ -96,8 +90,8 @@ class _Tuning:
     """One search."""
 
     command: Sequence[str]
-    told: tuple[str, ...]
-    words: Sequence[str]
+    recorded: tuple[str, ...]
+    argv: Sequence[str]
     module: bool
     budget: Budget
     root: Path
@@ -151,10 +145,10 @@ class _Tuning:
     def _measured(
         self, settings: Settings, what: str, *, quick: bool = False, config: TrialConfig | None = None
     ) -> Run:
-        self.journal.tell(what)
+        self.journal.report(what)
         config = config or TrialConfig()
         with tempfile.TemporaryFile() as output:
-            wanted = MeasureOptions(
+            options = MeasureOptions(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
                 patience=self.budget.patience + start_seconds_of(settings),
                 quick=quick,
@@ -164,12 +158,12 @@ class _Tuning:
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
-                self.words,
+                self.argv,
                 module=self.module,
-                wanted=wanted,
+                options=options,
                 root=self.root,
                 workspace=self.workspace,
-                on_progress=lambda inner, _d, _o: self.journal.tell(
+                on_progress=lambda inner, _d, _o: self.journal.report(
                     what if inner == FIRST_LAUNCH else f"{what}: {inner}"
                 ),
             )
@@ -182,7 +176,7 @@ class _Tuning:
             version=RECORD_VERSION,
             hasten=__version__,
             id=name,
-            command=self.told,
+            command=self.recorded,
             directory=os.getcwd(),
             started=time.time(),
             machine=run.machine,
@@ -236,7 +230,7 @@ class _Tuning:
             self.journal.note("schedules were not tried: how long training takes is not known; say it by --epochs")
         elif first.case.train is not None and (size := first.case.train.batch_size):
             num_steps *= size / float(tuning.settings.get("batch_size", size))
-        # A search that goes on has run some of them, and may have chosen among them.
+        # A resumed search has run some of them, and may have chosen among them.
         settings = {name: value for name, value in tuning.settings.items() if name not in schedules.IN_WHOLE_RUNS}
         run = [screened.settings for screened in tuning.screening_runs]
         for screened in screening_runs(
@@ -245,7 +239,7 @@ class _Tuning:
             [found for found in ({}, *schedules.combinations(num_steps)) if found not in run],
             metric,
             time_left=self.journal.left_for_screening,
-            on_launch=self.journal.tell,
+            on_launch=self.journal.report,
         ):
             self.journal.keep(screening_runs=(*self.journal.tuning.screening_runs, screened))
         self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.screening_runs)}))
@@ -265,7 +259,7 @@ class _Tuning:
 
     def _try(self, first: Situation, settings: Settings, added: Settings, promised: float, share: float) -> Trial:
         until = self.journal.spent() + share * self.journal.left_for_search()
-        self.journal.tell(f"trying {format.added(added)}")
+        self.journal.report(f"trying {format.added(added)}")
         this = (tuple(settings.items()), tuple(added.items()))
         sides = self.unclear.pop(this, Sides())
         trial = try_fix(
@@ -276,7 +270,7 @@ class _Tuning:
             config=config_for(first, {**settings, **added}),
             sides=sides,
             time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
-            on_pair=lambda number, estimate: self.journal.tell(_trying(format.added(added), number, estimate)),
+            on_pair=lambda number, estimate: self.journal.report(_trying(format.added(added), number, estimate)),
         )
         if may_continue(trial):
             self.unclear[this] = sides
@@ -297,8 +291,8 @@ class _Tuning:
         tuning = self.journal.tuning
         self.journal.keep(runs=(*tuning.runs, run.id), run_settings=(*tuning.run_settings, settings))
         if quick:
-            mended = SHARED if INPUT & {*settings} else set[str]()
-            held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
+            fixed = SHARED if INPUT & {*settings} else set[str]()
+            held = tuple(tried for tried in first.case.run.interventions if tried.name not in fixed)
             untried = tuple(name for name in run.untried if name not in {tried.name for tried in held})
             run = msgspec.structs.replace(run, interventions=held, untried=untried)
         return situation_of(run, settings)
@@ -314,7 +308,7 @@ class _Tuning:
             config=config_for(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
-            on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", number, estimate)),
+            on_pair=lambda number, estimate: self.journal.report(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
 
@@ -325,7 +319,7 @@ class _Tuning:
             steps_per_epoch=first.case.facts.steps_per_epoch,
             batches_per_step=first.case.batches,
             keeps=bool(LASTING & {*settings}),
-            on_launch=lambda what: self.journal.tell(f"proof: {what}"),
+            on_launch=lambda what: self.journal.report(f"proof: {what}"),
             time_left=self.journal.left,
         )
 

@@ -1,7 +1,6 @@
 """What torch calls at the end of its import, in every process whose PYTHONPATH names this folder.
 
-In: nothing. Out: hasten's hooks, where the environment asks for them. Refuses to need hasten in that environment: it is found
-beside this file.
+The environment need not have hasten installed: the package is found next to this folder.
 """
 
 import importlib.util

@@ -1,7 +1,6 @@
-"""What Python imports as it starts, in every process of a measured launch without overlay: files are written elsewhere.
+"""What Python imports at its start in every process of a launch without overlay: file writes are redirected.
 
-In: the environment. Out: patched file functions, before the script's first line. Refuses to stand in another
-sitecustomize's place: that is run first.
+The user's own sitecustomize runs first.
 """
 
 import importlib.machinery
