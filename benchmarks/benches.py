@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench
+from hasten.launch.side import Bench
+from hasten.sandbox.workspace import Workspace
 
 
 def bench_of(command: Sequence[str]) -> Bench:

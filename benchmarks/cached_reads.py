@@ -52,7 +52,7 @@ from loader_sides.process_tree import cpu_seconds
 from regress import printed
 from tune import first_run
 
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import Tuning
 from hasten.stats import Estimate, mean_interval, ratio_interval
 

@@ -1,6 +1,6 @@
 """The five case studies on real images: what each write-up claims, measured.
 
-    python benchmarks/case_studies.py DATA [--only tuned waiting held disk feeding limit searched grow] [--names NAME ...] [--budget 420s]
+    python benchmarks/case_studies.py DATA [--only tuned waiting held disk feeding limit searched] [--names NAME ...] [--budget 420s]
 
 DATA holds photos/ and tiny/ (class folders), xray/ (X-ray images and labels.csv) and sr/ (photographs of any kind).
 
@@ -14,7 +14,6 @@ limit   superres in a control group with less memory than the samples take: with
         dictionary; memory in every second of both, or how it died
 feeding feed's photographs through the loader alone, nothing kept, against as many processes as there are cores that do
         nothing but make samples: the ceiling of any loader
-grow    feed with `--grow`: with room; in an address space of ROOM bytes by itself; there under `hasten run`
 
 Prints tables and one JSON line; everything that was measured goes to benchmarks/results/case_studies/.
 """
@@ -35,16 +34,15 @@ from typing import Any
 import msgspec
 from case_study_common import FOLDERS, hasten, scratch, shown
 from case_study_loader import disk, feeding, held
-from case_study_memory import grow, limit, searched
+from case_study_memory import limit, searched
 
-from hasten.cli.saved import nearest_run
-from hasten.diagnosis.diagnose import diagnose
-from hasten.fixes.catalog import variables_of
-from hasten.fixes.fix import situation_of
-from hasten.measurement.measure import Wanted, measure
+from hasten.cli.results import nearest_run
+from hasten.measurement.diagnose import diagnose, situation_of
+from hasten.measurement.measure import MeasureOptions, measure
+from hasten.optimizations.catalog import variables_of
 from hasten.records import Run, Tuning, to_json
 from hasten.stats import Estimate
-from hasten.tuning.manner import base_spec, manner_of
+from hasten.tuning.trial_config import base_spec, config_for
 
 RESULTS = Path(__file__).resolve().parent / "results" / "case_studies"
 
@@ -79,16 +77,16 @@ def run_under_plan(found: dict[str, Any], folder: Path) -> dict[str, Any] | None
     if near is not None and under == tuning.settings:
         return json.loads((folder / ".hasten" / "runs" / near / "run.json").read_text(encoding="utf-8"))
     first = situation_of(msgspec.convert(found["run"], Run), {})
-    manner = manner_of(first, tuning.settings)
+    config = config_for(first, tuning.settings)
     with (folder / "output.txt").open("wb") as output:
-        wanted = Wanted(
+        wanted = MeasureOptions(
             seconds=15.0,
             quick=True,
             script_output=output.fileno(),
-            spec=base_spec(tuning.settings, manner),
+            spec=base_spec(tuning.settings, config),
             environment=variables_of(tuning.settings, scratch=folder),
         )
-        run, _ = measure(list(tuning.command), wanted=wanted, root=folder)
+        run, _ = measure(list(tuning.command), options=wanted, root=folder)
     return json.loads(to_json(run))
 
 
@@ -113,7 +111,7 @@ def brief(name: str, result: dict[str, Any]) -> None:
     """One line of a tuned case study."""
     tuning = result.get("tuning") or {}
     proof = tuning.get("proof") or {}
-    speed = proof.get("sooner") or proof.get("speedup")
+    speed = proof.get("target_speedup") or proof.get("speedup")
     told = shown(Estimate(speed["value"], speed["low"], speed["high"])) if speed else "no speedup"
     print(
         f"{name}: {told}, {proof.get('verdict', 'no proof')}, {result.get('seconds', 0):.0f} s, {tuning.get('settings')}",
@@ -129,7 +127,6 @@ QUESTIONS = {
     "feeding": feeding,
     "limit": limit,
     "searched": searched,
-    "grow": grow,
 }
 
 

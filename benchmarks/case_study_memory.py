@@ -1,12 +1,10 @@
-"""Two case studies where memory runs out: super-resolution in a control group, and a batch that grows in a small address space."""
+"""Super-resolution in a control group with less memory than its samples take."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -19,7 +17,6 @@ from case_study_common import FOLDERS, copies, hasten, scratch
 from hasten.workloads.catalog import WORKLOADS
 
 REPEATS = 40  # copies of each photograph: prepared, all of them are twice what the limit allows
-ROOM = 5480 << 20  # bytes of address space: batches of 512 take 240 MiB more than that
 LIMIT = 1200 << 20  # bytes of a control group: torch and its libraries take half of it
 
 
@@ -112,22 +109,3 @@ def searched(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dic
         result["plan"] = text.partition("[fixes]\n")[2].splitlines()
     print("\n".join(result["plan"]), flush=True)
     yield "searched", result
-
-
-def grow(data: Path, _wanted: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    script = [str(WORKLOADS["feed"].script), "--data", str((data / FOLDERS["feed"]).resolve()), "--grow"]
-    script += ["--images", "600", "--epochs", "5", "--batch-size", "32"]
-    sides = {
-        "with room": ([sys.executable, *script], resource.RLIM_INFINITY),
-        "by itself": ([sys.executable, *script], ROOM),
-        "under hasten run": (hasten("run", "--set", "set_to_none=true", *script), ROOM),
-    }
-    for name, (command, room) in sides.items():
-        within = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
-        with scratch() as folder:
-            told = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=within)
-        said = (told.stdout + told.stderr).splitlines()
-        epochs = [line for line in said if line.startswith(("Epoch", "Accuracy"))]
-        result = {"room": room, "exit_code": told.returncode, "epochs": epochs, "said": said[-16:]}
-        print(f"grow {name}: exit {told.returncode}; {'; '.join(said[-2:])}", flush=True)
-        yield f"grow: {name}", result

@@ -26,29 +26,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import steady
 from benches import bench_of
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Fix
-from hasten.measurement.side import Bench, Frequencies
-from hasten.measurement.turns import POSSIBLE
+from hasten.launch.side import Bench, Frequencies
+from hasten.launch.turns import POSSIBLE
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Optimization
 from hasten.records import Trial
-from hasten.tuning.manner import Manner
-from hasten.tuning.startup import charged
+from hasten.tuning.budget import charged
 from hasten.tuning.trial import compare, try_fix
+from hasten.tuning.trial_config import TrialConfig
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "honesty.json"
 NO_RARE = Frequencies(by_phase={})
-MANNER = Manner(turns=POSSIBLE)
-CATALOG["slower"] = Fix(
+CONFIG = TrialConfig(turns=POSSIBLE)
+CATALOG["slower"] = Optimization(
     name="slower",
     title="planted",
     guarantee="identical",
     answers=(),
     propose=lambda _: "planted",
     kind="number",
-    installer="steady:slower",
+    enable=steady.slower,
 )
 
 
@@ -61,7 +62,7 @@ def same(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     """The script against itself."""
     steady = bench()
     for _ in range(wanted.rounds):
-        yield compare(steady, {}, {}, fix="nothing", frequencies=NO_RARE, manner=MANNER)
+        yield compare(steady, {}, {}, fix="nothing", frequencies=NO_RARE, config=CONFIG)
 
 
 def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
@@ -70,7 +71,7 @@ def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     for _ in range(max(1, wanted.rounds // 10)):
         for gives_up in (True, False):
             settings = {"slower": wanted.slower}
-            trial = compare(steady, {}, settings, fix="slower", frequencies=NO_RARE, manner=MANNER, gives_up=gives_up)
+            trial = compare(steady, {}, settings, fix="slower", frequencies=NO_RARE, config=CONFIG, gives_up=gives_up)
             yield msgspec.structs.replace(trial, note="as a trial" if gives_up else "to the end")
 
 
@@ -85,7 +86,7 @@ def harmful(folder: Path, _wanted: argparse.Namespace) -> Iterator[Trial]:
         ("compile", "default", cheap, 10.0),
     )
     for fix, value, chosen, seconds in cases:
-        trial = try_fix(chosen, {}, {fix: value}, frequencies=NO_RARE, manner=MANNER)
+        trial = try_fix(chosen, {}, {fix: value}, frequencies=NO_RARE, config=CONFIG)
         if seconds is not None and trial.baseline_seconds:  # a script that takes so long
             trial = charged(trial, num_steps=seconds / trial.baseline_seconds[0])
         yield trial

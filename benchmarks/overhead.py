@@ -30,9 +30,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.fixes.catalog import specs_of
-from hasten.measurement.inside import child, course
-from hasten.measurement.inside.following import follow
+from hasten.agent import child, course
+from hasten.agent.following import follow
+from hasten.optimizations.catalog import specs_of
 from hasten.protocol import Following, LaunchSpec
 from hasten.stats import ratio_interval
 from hasten.tuning.running import SURVIVAL

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import Run
 from hasten.reports.page.page import PageInput, page
 

@@ -24,11 +24,11 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from hasten.measurement.sandbox.workspace import Workspace, _entered
-from hasten.measurement.side import Bench, Frequencies
+from hasten.launch.side import Bench, Frequencies
+from hasten.sandbox.workspace import Workspace, _entered
 from hasten.stats import paired_speedup
-from hasten.tuning.manner import Manner
 from hasten.tuning.trial import Sides
+from hasten.tuning.trial_config import TrialConfig
 from hasten.workloads.catalog import WORKLOADS
 
 HERE = Path(__file__).resolve().parent
@@ -82,10 +82,10 @@ def steps(commands: dict[str, Sequence[str]], pairs: int) -> dict[str, object]:
     found: dict[str, object] = {"form": boxed.form}
     for name, command in commands.items():
         sides = Sides()
-        manner = Manner(seconds=4.0, turns=True)
+        config = TrialConfig(seconds=4.0, turns=True)
         for _ in range(pairs):
             sides.add_pair(
-                (Bench(command, bare, patience=60.0), {}), (Bench(command, boxed, patience=60.0), {}), manner
+                (Bench(command, bare, patience=60.0), {}), (Bench(command, boxed, patience=60.0), {}), config
             )
         without, within = sides.seconds(Frequencies(by_phase={"checkpoint": 0.1} if name == "saving" else {}))
         found[name] = {

@@ -32,14 +32,15 @@ from pathlib import Path
 from benches import bench_of
 from tune import first_run, tuned
 
+from hasten.diagnosis.situation import Situation
 from hasten.errors import PlanError
-from hasten.fixes.catalog import checked
-from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.side import Frequencies, SideError
+from hasten.launch.side import Frequencies, SideError
+from hasten.measurement.diagnose import situation_of
+from hasten.optimizations.catalog import checked
 from hasten.records import Settings, Value, to_json
 from hasten.stats import paired_speedup
-from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides, side
+from hasten.tuning.trial_config import config_for
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "search"
@@ -101,7 +102,7 @@ class Workload:
     def step_seconds(self, settings: Settings) -> float | None:
         """One launch's seconds a step; None where the script does not train under these settings."""
         try:
-            seen = side(self.bench, settings, manner_of(self.first, settings))
+            seen = side(self.bench, settings, config_for(self.first, settings))
         except SideError:
             return None
         return self.frequencies.step_seconds(seen, phases=list(seen.parts))
@@ -129,9 +130,9 @@ class Workload:
     def against(self, best: Settings, *, rounds: int) -> Sides:
         """The best and the plan, in turn."""
         sides = Sides()
-        manner = manner_of(self.first, {**best, **self.tuning.settings})
+        config = config_for(self.first, {**best, **self.tuning.settings})
         for _ in range(rounds):
-            sides.add_pair((self.bench, best), (self.bench, self.tuning.settings), manner)
+            sides.add_pair((self.bench, best), (self.bench, self.tuning.settings), config)
         return sides
 
 

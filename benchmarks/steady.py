@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def slower(site: Any, _fix: str, share: float) -> None:
+def slower(handle: Any, share: float) -> None:
     """Each step takes so much longer, by its own last duration; the time is computed, not slept."""
     last: list[float] = []
 
@@ -25,7 +25,7 @@ def slower(site: Any, _fix: str, share: float) -> None:
                 pass
         last[:] = [time.perf_counter()]
 
-    site.patches.on_undo(register_optimizer_step_post_hook(after).remove)
+    handle.patches.on_undo(register_optimizer_step_post_hook(after).remove)
 
 
 def main() -> None:

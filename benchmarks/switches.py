@@ -3,7 +3,7 @@
     python benchmarks/switches.py DATA [--only efficient classify] [--pairs 6]
 
 DATA is the folder of benchmarks/case_studies.py. Every switch that the write-ups of `efficient` and `classify` name, and that has a
-meaning on the device at hand, is tried alone against the script as it is, in the manner of trials; none is given up early.
+meaning on the device at hand, is tried alone against the script as it is, in the config of trials; none is given up early.
 Prints a table and one JSON line; everything that was measured goes to benchmarks/results/case_studies/switches_NAME.json.
 """
 
@@ -22,13 +22,13 @@ from case_studies import RESULTS
 from case_study_common import FOLDERS, scratch, shown
 
 from hasten import format
-from hasten.fixes.fix import situation_of
-from hasten.measurement.measure import Wanted, measure
-from hasten.measurement.side import Frequencies
+from hasten.launch.side import Frequencies
+from hasten.measurement.diagnose import situation_of
+from hasten.measurement.measure import MeasureOptions, measure
 from hasten.records import Settings, Trial, to_json
 from hasten.stats import Estimate
-from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import compare
+from hasten.tuning.trial_config import config_for
 from hasten.workloads.catalog import WORKLOADS
 
 SWITCHES: dict[str, list[Settings]] = {
@@ -52,7 +52,9 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
     workload = WORKLOADS[name]
     words = [str(workload.script), *workload.arguments(data / FOLDERS[name], num_images=workload.num_images)]
     with (folder / "output.txt").open("wb") as output:
-        run, _ = measure(words, wanted=Wanted(quick=True, seconds=10.0, script_output=output.fileno()), root=folder)
+        run, _ = measure(
+            words, options=MeasureOptions(quick=True, seconds=10.0, script_output=output.fileno()), root=folder
+        )
     first = situation_of(run, {})
     bench = bench_of([sys.executable, *words])
     found: dict[str, Trial] = {}
@@ -64,7 +66,7 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
             settings,
             fix=switch,
             frequencies=Frequencies.of(run.facts),
-            manner=replace(manner_of(first, settings), most_pairs=pairs),
+            config=replace(config_for(first, settings), most_pairs=pairs),
             gives_up=False,
         )
     return found

@@ -39,7 +39,7 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from hasten.agent.patches import Patches
+from hasten.patches import Patches
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "torch_dataloader_tests.json"

@@ -1,7 +1,7 @@
 """Does `hasten tune` find what each planted fault calls for, and how near does the plan come to mending it by hand?
 
 Every script of tests/faulty is tuned as a user would tune it; then the script as it is, the script under the plan and the
-script with --mended are compared two by two, in the manner of trials. Where what is mended is how often something comes
+script with --mended are compared two by two, in the config of trials. Where what is mended is how often something comes
 (validation, checkpoints), trials cannot tell: there whole runs are timed, to fewer and to more steps, as by_hand.py does.
 
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
@@ -31,13 +31,13 @@ from pathlib import Path
 from benches import bench_of
 from by_hand import CASES, SCRIPTS, Case, expected_kind
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import situation_of
-from hasten.measurement.side import Frequencies
+from hasten.launch.side import Frequencies
+from hasten.measurement.diagnose import situation_of
+from hasten.optimizations.catalog import CATALOG
 from hasten.records import Run, Settings, Tuning, from_json, to_json
 from hasten.stats import Estimate, paired_speedup
-from hasten.tuning.manner import manner_of
 from hasten.tuning.trial import Sides
+from hasten.tuning.trial_config import config_for
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune"
 HOW_OFTEN = ("validation_often", "checkpoint_often")
@@ -81,7 +81,7 @@ def comparisons(
     script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int, mended_steps: float
 ) -> dict[str, Compared]:
     """The script against the plan, against the mended script, and these two against each other."""
-    manner = manner_of(situation_of(run, {}), tuning.settings)
+    config = config_for(situation_of(run, {}), tuning.settings)
     commands = {"script": [script], "plan": [script], "mended": [script, "--mended"]}
     benches = {side: bench_of([sys.executable, *map(str, words)]) for side, words in commands.items()}
     settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "mended": {}}
@@ -94,7 +94,7 @@ def comparisons(
     }.items():
         sides = Sides()
         for _ in range(rounds):
-            sides.add_pair((benches[one], settings[one]), (benches[other], settings[other]), manner)
+            sides.add_pair((benches[one], settings[one]), (benches[other], settings[other]), config)
         first, second = sides.seconds(Frequencies.of(run.facts))
         found[name] = Compared([s * work[one] for s in first], [s * work[other] for s in second])
     return found

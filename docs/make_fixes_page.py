@@ -9,25 +9,23 @@ What a fix is called, does, guarantees and may be set to is written in one place
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 from generate import main
 
-from hasten.fixes import execution, input, memory, precision, recipe
-from hasten.fixes.fix import Fix
+from hasten.optimizations.catalog import GROUPS
+from hasten.optimizations.optimization import Optimization
 
 PAGE = Path(__file__).resolve().parent / "fixes.md"
-ROOMS: tuple[tuple[str, ModuleType, str], ...] = (
-    ("Input", input, "On the way from the disk to the batch; for the validation loader as well."),
-    ("Precision", precision, "Products in fewer bits. A script that chose a precision itself is left alone."),
-    ("Execution", execution, "The same mathematics, carried out otherwise."),
-    ("Memory", memory, "For when memory is short. `hasten run` takes to `micro_batch` by itself when it runs out."),
-    ("Recipe", recipe, "Other training dynamics: tried only with `--recipe`, and proven by `--metric`."),
-)
+ABOUT = {
+    "Input": "On the way from the disk to the batch; for the validation loader as well.",
+    "Precision": "Products in fewer bits. A script that chose a precision itself is left alone.",
+    "Execution": "The same mathematics, carried out otherwise.",
+    "Recipe": "Other training dynamics: tried only with `--recipe`, and proven by `--metric`.",
+}
 HEAD = """\
 # Fixes
 
-<!-- Written by docs/make_fixes_page.py from src/hasten/fixes; edit the titles there. -->
+<!-- Written by docs/make_fixes_page.py from src/hasten/optimizations; edit the titles there. -->
 
 What `hasten tune` tries and `hasten run` applies, from outside, to a script that stays as it is. Each is one line under `[fixes]` in `hasten.toml`; `false` turns it off. [Tuning](tuning.md) tells how they are chosen and proven.
 
@@ -49,16 +47,17 @@ def files() -> dict[Path, str]:
 def page() -> str:
     """The whole page as text."""
     parts = [HEAD]
-    for title, room, says in ROOMS:
+    for title, group in GROUPS.items():
+        says = ABOUT[title]
         parts.append(
             f"## {title}\n\n{says}\n\n| setting | may be | what it does | guarantee | answers |\n|---|---|---|---|---|\n"
         )
-        parts += [_row(fix) for fix in room.FIXES]
+        parts += [_row(optimization) for optimization in group]
         parts.append("\n")
     return "".join(parts).rstrip() + "\n"
 
 
-def _row(fix: Fix) -> str:
+def _row(fix: Optimization) -> str:
     answers = ", ".join(f"[{kind}](bottlenecks.md#{kind})" for kind in fix.answers) or "-"
     extra = "".join(
         f"; {verb} {', '.join(f'`{name}`' for name in names)}"

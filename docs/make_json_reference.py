@@ -39,13 +39,13 @@ All commands except `run` accept `--json`: it prints one object, and nothing els
 | command | keys of the object |
 |---|---|
 | `hasten diagnose` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
-| `hasten report` | the same; for a tuning run also `tuning`: a [Tuning](#tuning), and `followed`: a list of [Followed](#followed) |
+| `hasten report` | the same; for a tuning run also `tuning`: a [Tuning](#tuning), and `followed`: a list of [PlannedRunRecord](#plannedrunrecord) |
 | `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; for `all` a list of such objects |
 | `hasten compare` | `comparison`: a [Comparison](#comparison) |
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: path of the plan |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 
-`.hasten/tunings/<id>/tuning.json` contains a Tuning, saved after every trial; `.hasten/followed.jsonl` contains a Followed per line, one for each `hasten run`. `.hasten/runs/<id>/run.json` contains only the Run. The diagnosis is computed from it each time it is shown, so old runs benefit from newer rules.
+`.hasten/tunings/<id>/tuning.json` contains a Tuning, saved after every trial; `.hasten/followed.jsonl` contains a PlannedRunRecord per line, one for each `hasten run`. `.hasten/runs/<id>/run.json` contains only the Run. The diagnosis is computed from it each time it is shown, so old runs benefit from newer rules.
 
 In all records:
 

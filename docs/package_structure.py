@@ -22,19 +22,21 @@ Graph = Mapping[str, set[str]]  # relative path -> relative paths of what it imp
 # layer do not import each other. "*" stands for the files of the folder that are not named.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (
-        ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py"),
+        ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py", "patches.py"),
         ("protocol.py",),
         ("raw_run.py", "records"),
-        ("format.py", "agent", "devices"),
-        ("machine",),
-        ("measurement", "diagnosis", "data", "reports", "workloads"),
-        ("fixes",),
+        ("format.py", "devices", "sandbox"),
+        ("agent", "machine"),
+        ("launch", "diagnosis", "data", "reports", "workloads"),
+        ("optimizations",),
+        ("measurement",),
         ("tuning", "notebook.py"),
         ("cli", "__init__.py"),
         ("__main__.py",),
     ),
-    "measurement": (("sandbox",), ("inside",), ("autoload", "*")),
-    "measurement/sandbox": (("*",), ("early",)),
+    "sandbox": (("*",), ("early",)),
+    "launch": (("*",), ("autoload",)),
+    "optimizations": (("optimization.py",), ("batches.py", "autocast.py"), ("*",), ("catalog.py",)),
     "data": (
         ("generators.py",),
         ("layout",),
@@ -46,7 +48,6 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("*",),
     ),
     "reports": (("*",), ("page",)),
-    "fixes": (("inside",), ("*",)),
 }
 
 

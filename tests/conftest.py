@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hasten.agent.patches import _Finder
-from hasten.measurement.sandbox.workspace import Workspace
+from hasten.patches import _Finder
+from hasten.sandbox.workspace import Workspace
 
 sys.path.append(str(Path(__file__).parent))  # for command.py and runs.py
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads of each of several processes mostly wait for each other

@@ -2,17 +2,18 @@
 
 import runs
 
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import (
+    RECORD_VERSION,
     Bar,
     BothSides,
     CacheTier,
     Check,
     Device,
     DeviceSample,
-    Heat,
     Interval,
     Proof,
+    ScreeningRun,
     Skipped,
     Stage,
     Suggestion,
@@ -93,7 +94,7 @@ def search(run):
     """A search that kept one fix, dropped one, tried recipes and proved the rest."""
     speedup = Interval(1.8, 1.6, 2.0)
     return Tuning(
-        version=1,
+        version=RECORD_VERSION,
         hasten="0.1.0",
         id="20260305-150000-78-tune",
         command=run.command,
@@ -116,10 +117,10 @@ def search(run):
             Trial(fix="bf16", value=True, verdict="slower", speedup=Interval(0.7, 0.6, 0.8), note="no units for it"),
             Trial(fix="compile", value=True, verdict="failed", note="the script failed under it"),
         ),
-        heats=(
-            Heat(settings={}, metric=0.61, reached=40.0),
-            Heat(settings={"adamw": 0.003, "onecycle": 400}, metric=0.66, reached=12.0),
-            Heat(settings={"onecycle": 400}, metric=0.4),
+        screening_runs=(
+            ScreeningRun(settings={}, metric=0.61, reached=40.0),
+            ScreeningRun(settings={"adamw": 0.003, "onecycle": 400}, metric=0.66, reached=12.0),
+            ScreeningRun(settings={"onecycle": 400}, metric=0.4),
         ),
         skipped=(Skipped(fix="tf32", reason="it is of NVIDIA GPUs"),),
         suggestions=(

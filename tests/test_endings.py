@@ -36,7 +36,7 @@ def test_a_script_that_runs_out_of_memory_is_told_at_what_batch_and_what_survive
     answer = run("diagnose", *QUICK, script, cwd=tmp_path)
     assert answer.returncode == 1
     assert "can't allocate memory" in answer.stderr, "its own exception"
-    assert "memory ran out" in said(answer) and "micro_batch=auto" in said(answer)
+    assert "memory ran out" in said(answer) and "smaller batch" in said(answer)
     assert ("at a batch of" in said(answer)) == trained
 
 

@@ -14,11 +14,11 @@ import pytest
 from pages import full_run, search
 
 from hasten import protocol
+from hasten.agent.status import STATES
 from hasten.data.memo.codec import decode, encode
 from hasten.data.memo.disk import DiskTier
 from hasten.errors import HastenError
-from hasten.measurement import watching
-from hasten.measurement.inside.status import STATES
+from hasten.launch import processes as watching
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.tuning.plan import plan_text, read_plan
 from hasten.tuning.tune import last_tuning

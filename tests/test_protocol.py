@@ -12,7 +12,6 @@ import pytest
 
 from hasten import protocol, raw_run
 from hasten.errors import HastenError, RecordError
-from hasten.measurement.sandbox import guard
 from hasten.protocol import (
     FixesReport,
     FixSpec,
@@ -51,8 +50,9 @@ from hasten.raw_run import (
     ZeroGrad,
     busiest,
 )
+from hasten.sandbox import guard
 
-FIX = FixSpec(name="cache", installer="hasten.fixes.inside.memo:cache", value="8 GiB")
+FIX = FixSpec(name="cache", installer="hasten.optimizations.cache:enable", value="8 GiB")
 SPEC = LaunchSpec(
     mode="interventions",
     seconds=math.inf,
@@ -60,7 +60,7 @@ SPEC = LaunchSpec(
     repeated_batches=8,
     quality=0,
     interventions=Interventions(switches=(SwitchSpec(cause="tf32", fix=FIX),), device_replay="cuda"),
-    following=Following(script="train.py", settings={"lr": 0.1}, proof=SeenInProof(loss=1.0), unasked=("cache",)),
+    following=Following(script="train.py", settings={"lr": 0.1}, proof=SeenInProof(loss=1.0)),
     sandbox="overlay",
 )
 PLACE = ("/home/ada/train.py", 9, "main")

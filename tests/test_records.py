@@ -32,7 +32,8 @@ def example(kind):
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and issubclass(kind, Record):
         hints = typing.get_type_hints(kind, include_extras=True)
-        return kind(**{f.name: example(hints[f.name]) for f in msgspec.structs.fields(kind)})
+        given = {f.name: example(hints[f.name]) for f in msgspec.structs.fields(kind)}
+        return kind(**{**given, **({"version": RECORD_VERSION} if "version" in given else {})})
     if origin is tuple:
         return (example(inner[0]), example(inner[0]))
     if origin is dict:
@@ -100,7 +101,7 @@ def test_not_measured_and_measured_as_nothing_stay_apart():
         b"\xff\xfe\x00",
         b"{}",
         b'{"version": "one"}',
-        b'{"version": 1, "steps": 3}',
+        b'{"version": 2, "steps": 3}',
         b"PK\x03\x04",
         b"\x00" * 64,
     ],
@@ -124,6 +125,12 @@ def test_a_run_cut_off_anywhere_is_refused(share):
 def test_a_record_of_another_kind_is_refused():
     with pytest.raises(RecordError, match="not a hasten Run"):
         from_json(Run, to_json(Interval(value=1, low=0, high=2)))
+
+
+def test_a_run_of_an_older_hasten_says_to_measure_again():
+    older = msgspec.structs.replace(small_run(), version=RECORD_VERSION - 1)
+    with pytest.raises(RecordError, match="older hasten; measure again"):
+        from_json(Run, to_json(older))
 
 
 def test_a_run_of_a_newer_hasten_says_to_upgrade():

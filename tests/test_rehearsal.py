@@ -17,12 +17,12 @@ DEVICE_CODE = (
     "devices/accelerator.py",
     "devices/cuda.py",
     "devices/nvml.py",
-    "measurement/inside/device_clock.py",
-    "measurement/inside/device_watch.py",
+    "agent/device_clock.py",
+    "agent/device_watch.py",
     "data/epoch/device_tier.py",
     "data/epoch/transfer.py",
 )
-WITHOUT = ("devices", "measurement/inside/test_device_clock.py", "data/test_transfer.py")
+WITHOUT = ("devices", "agent/test_device_clock.py", "data/test_transfer.py")
 
 
 def simulated(**more):

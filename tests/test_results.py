@@ -8,7 +8,7 @@ from command import said
 from pages import full_run, search
 from runs import steps
 
-from hasten.cli.saved import nearest_run
+from hasten.cli.results import nearest_run
 from hasten.records import Tuning, to_json
 
 
@@ -81,9 +81,9 @@ def test_a_record_without_what_was_added_since_is_read(ask, tmp_path):
     for loader in old["facts"]["loaders"]:
         loader.pop("cache"), loader.pop("num_cache_misses")
     tuning = json.loads(to_json(search(full_run())))
-    for name in ("heats",):
+    for name in ("screening_runs",):
         tuning.pop(name)
-    for name in ("sooner", "measured", "baseline_losses", "plan_losses"):
+    for name in ("target_speedup", "measured", "baseline_losses", "plan_losses"):
         tuning["proof"].pop(name, None)
     keep(tmp_path, full_run()).write_text(json.dumps(old))
     keep(tmp_path, search(full_run())).write_text(json.dumps(tuning))

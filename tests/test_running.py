@@ -113,7 +113,7 @@ def test_a_fix_that_cannot_be_put_on_is_said(tmp_path):
     script = script_in(tmp_path)
     answer = run("run", "--set", "channels_last=true", script, cwd=tmp_path)
     assert answer.returncode == 0
-    assert "hasten: channels_last is not on: the model has no convolution over images" in answer.stderr
+    assert "hasten: channels_last is not applied: the model has no convolution over images" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_plan_is_followed_and_what_speaks_against_it_is_said(tmp_path):
     )
     answer = run("run", script, cwd=tmp_path)
     assert answer.returncode == 0 and answer.stdout.endswith("True\n")
-    assert "another machine (cpu another); in doubt: fused_optimizer" in answer.stderr
+    assert "another machine (cpu another); not validated on this machine: fused_optimizer" in answer.stderr
     assert "without the plan 10 when it was made" in answer.stderr
 
 
@@ -158,47 +158,6 @@ def test_auto_tunes_first_and_then_runs_the_script_itself(tmp_path):
     assert re.search(r"^Plan +hasten\.toml$", answer.stdout, re.MULTILINE), answer.stdout[:2000]
     assert answer.stdout.count("loss") >= 300
     assert {"hasten.toml", "weights.pt"} <= {*left_in(tmp_path)}
-
-
-HUNGRY = """
-import resource, torch
-from torch import nn
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-layers = [nn.Linear(64, 256), nn.ReLU()]
-for _ in range(12):
-    layers += [nn.Linear(256, 256), nn.ReLU()]
-model = nn.Sequential(*layers, nn.Linear(256, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-x, y = torch.randn(32768, 64), torch.randn(32768, 1)
-model(x[:8]).sum().backward()
-optimizer.zero_grad()
-size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-if {limit}:
-    resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20), -1))
-for step in range(3):
-    loss = nn.functional.mse_loss(model(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(f"{{loss.item():.5f}}")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_a_run_that_dies_of_too_little_memory_finishes_under_hasten_with_the_same_losses(tmp_path):
-    free = write(tmp_path / "free.py", HUNGRY.format(limit=False))
-    expected = by_itself(free, tmp_path).stdout
-    script = write(tmp_path / "train.py", HUNGRY.format(limit=True))
-    assert "can't allocate memory" in by_itself(script, tmp_path).stderr
-    answer = run("run", "--set", "set_to_none=true", script, cwd=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    found, wanted = (list(map(float, text.split())) for text in (answer.stdout, expected))
-    assert len({*wanted}) == 3, "the losses tell one step from another"
-    assert found == pytest.approx(wanted, rel=1e-4)
-    assert "no step is lost" in answer.stderr
 
 
 PURE = """
@@ -240,5 +199,5 @@ def test_functions_marked_before_torch_is_imported_are_cached_under_a_plan(tmp_p
         text=True,
         env=environment(),
     )
-    assert done.returncode == 0 and "is not on" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "is not applied" not in done.stderr, done.stderr
     assert "calls 12" in done.stdout  # four numbers, and eight that are compared

@@ -17,7 +17,7 @@ from hasten.cli.parts import print_error
 from hasten.data.memo.codec import NotStorableError, decode, encode
 from hasten.data.memo.ledger import MARK, Ledger, lock_temporary
 from hasten.errors import RecordError
-from hasten.measurement import results
+from hasten.launch import results
 from hasten.records import Run, Tuning, from_json, to_json
 from hasten.reports.page.chart import draw
 from hasten.reports.page.page import page
@@ -179,7 +179,7 @@ def test_no_phase_is_a_formula_of_a_spreadsheet(name):
 
 def test_a_record_that_is_nested_without_end_is_one_line(tmp_path):
     with pytest.raises(RecordError):
-        from_json(Run, b'{"version": 1, "facts": ' + b"[" * 100_000, source="it")
+        from_json(Run, b'{"version": 2, "facts": ' + b"[" * 100_000, source="it")
 
 
 SECRETS = ["--api-key=abc", "--api_key=abc", "hf_token=abc", "wandb.key=abc", "--password=abc", "--clientSecret=abc"]

@@ -197,6 +197,6 @@ def test_children_of_multiprocessing_that_are_spawned_are_forked_too(monkeypatch
 
 
 def test_it_finds_the_hasten_that_is_tested(both):
-    code = "import torch, hasten.measurement.inside.session as session; print(session.__file__)"
+    code = "import torch, hasten.agent.session as session; print(session.__file__)"
     (new, _), (forked, _) = both("-c", code)
     assert forked == new and forked[0].decode().startswith(SOURCE)

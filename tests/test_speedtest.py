@@ -36,7 +36,7 @@ def test_what_cannot_be_tested_is_said_in_one_line(ask, tmp_path, words, message
 
 def test_several_are_set_beside_each_other(capsys):
     tuning = search(full_run())
-    sooner = msgspec.structs.replace(tuning.proof, sooner=Interval(3.1, 2.5, 3.9))
+    sooner = msgspec.structs.replace(tuning.proof, target_speedup=Interval(3.1, 2.5, 3.9))
     rows = [
         ("xray", tuning),
         ("efficient", msgspec.structs.replace(tuning, proof=sooner)),

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hasten.cli import main
-from hasten.measurement.launch import command_words
+from hasten.launch.launch import command_argv
 
 IGNORES = "import torch\nraise SystemExit('it was started')\n"
 PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nraise SystemExit('it was started')\n"
@@ -72,5 +72,5 @@ def test_a_program_beside_this_python_is_found_where_its_environment_is_not_acti
     (beside / "torchrun").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(beside / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    found = command_words(["torchrun", "--nproc-per-node", "2", "train.py"], module=False)
+    found = command_argv(["torchrun", "--nproc-per-node", "2", "train.py"], module=False)
     assert found == [str(beside / "torchrun"), "--nproc-per-node", "2", "train.py"]

@@ -30,7 +30,7 @@ AGENT = ("facts", "hooks", "libraries", "quality", "readouts", "saving", "sessio
 IMPORTED = (  # one after another; torch imports the second itself, with the first optimizer
     ["torch"],
     ["torch._dynamo"],
-    [*(f"hasten.measurement.inside.{name}" for name in AGENT), "hasten.fixes.inside.start"],
+    [*(f"hasten.agent.{name}" for name in AGENT)],
 )
 EXIT = os._exit  # hasten replaces it
 ERRORS = sys.stdout.errors  # of this machine's locale

@@ -62,25 +62,25 @@ def gain(command: list[str], settings: dict[str, Any], dry: bool, *, pairs: int,
     """These settings against none, in pairs, by a trial of hasten."""
     from benches import bench_of
 
-    from hasten.fixes.fix import situation_of
-    from hasten.measurement.measure import Wanted, measure
-    from hasten.measurement.side import Frequencies
+    from hasten.launch.side import Frequencies
+    from hasten.measurement.diagnose import situation_of
+    from hasten.measurement.measure import MeasureOptions, measure
     from hasten.records import to_json
-    from hasten.tuning.manner import manner_of
     from hasten.tuning.trial import compare
+    from hasten.tuning.trial_config import config_for
 
     with tempfile.TemporaryDirectory() as folder, Path(folder, "output.txt").open("wb") as output:
-        wanted = Wanted(quick=True, seconds=seconds, script_output=output.fileno())
-        run, _ = measure(command, wanted=wanted, root=Path(folder))
+        wanted = MeasureOptions(quick=True, seconds=seconds, script_output=output.fileno())
+        run, _ = measure(command, options=wanted, root=Path(folder))
     first = situation_of(run, {})
-    manner = replace(manner_of(first, settings), most_pairs=pairs)
+    config = replace(config_for(first, settings), most_pairs=pairs)
     trial = compare(
         bench_of([sys.executable, *command]),
         {},
         settings,
         fix=next(iter(settings)),
         frequencies=Frequencies.of(run.facts),
-        manner=manner,
+        config=config,
         gives_up=False,
     )
     speedup = trial.speedup

@@ -24,7 +24,7 @@ from gpu import input_side, scripts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAULTY = ROOT / "tests" / "faulty" / "gpu"
-TESTS = ("devices", "fixes/test_gpu.py", "data/test_device.py", "measurement/test_gpu.py")
+TESTS = ("devices", "optimizations/test_gpu.py", "data/test_device.py", "measurement/test_gpu.py")
 CASE_STUDIES = ("classify", "feed", "xray", "superres", "efficient")
 WORTH_FIRST = ("item_each_step", "pageable_copy", "full_precision", "healthy_resnet", "launch_bound")
 
@@ -175,27 +175,6 @@ def by_hand(name: str, dry: bool) -> dict[str, Any]:
     return scripts.case_study_by_hand(name, dry)
 
 
-def survival(dry: bool) -> dict[str, Any]:
-    """A script whose batch no longer fits at its fifth epoch: by itself, and under `hasten run`."""
-    script = [str(FAULTY / "memory_full.py"), "--steps", "10" if dry else "200", *(["--small"] if dry else [])]
-    found: dict[str, Any] = {}
-    for side, command in (
-        ("alone", [sys.executable]),
-        ("hasten run", [sys.executable, "-m", "hasten", "run", "--set", "set_to_none=true"]),
-    ):
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
-            done = subprocess.run([*command, *script], cwd=folder, capture_output=True, text=True, timeout=220)
-            found[side] = {
-                "exit_code": done.returncode,
-                "seconds": time.perf_counter() - start,
-                "stdout": done.stdout[-1500:],
-                "stderr": done.stderr[-2500:],
-            }
-    codes = {side: one["exit_code"] for side, one in found.items()}
-    return {"brief": f"exit codes {codes}", **found}
-
-
 def shared(dry: bool) -> dict[str, Any]:
     """A healthy script diagnosed while another one trains on the same GPU."""
     other = FAULTY / "healthy_loader.py"
@@ -239,7 +218,6 @@ SECTIONS: dict[str, Section] = {
         dry_items=4,
     ),
     "overhead": Section("what measuring costs a step of a millisecond", 120, {"overhead": overhead}),
-    "memory": Section("out of memory, and going on", 120, {"survival": survival}),
     "mended": Section(
         "what mending each faulty script by hand gains",
         60,

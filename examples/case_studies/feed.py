@@ -2,9 +2,9 @@
 
 "One of the main bottlenecks in training time is how data is handled." This script reads, decodes and shrinks each
 photograph in the training process: there are no workers and no prefetching, so the model waits while the next batch is
-made. Epochs are timed by hand. With `--grow` the batch size doubles after each epoch, until memory runs out.
+made. Epochs are timed by hand.
 
-    python feed.py --data DIR [--images N] [--size 112] [--batch-size 32] [--epochs 3] [--grow]
+    python feed.py --data DIR [--images N] [--size 112] [--batch-size 32] [--epochs 3]
 
 DIR holds class folders. Needs torch, numpy and Pillow.
 """
@@ -72,7 +72,6 @@ def main():
     parser.add_argument("--size", type=int, default=112, help="side of what the network sees")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--grow", action="store_true", help="double the batch size after each epoch")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -96,8 +95,6 @@ def main():
             total += loss.detach() / len(loader)
         took = time.perf_counter() - start
         print(f"Epoch {epoch + 1} took {took:.2f} s, loss {float(total):.4f}, batch {batch_size}", flush=True)
-        if args.grow:
-            batch_size = min(2 * batch_size, len(train))
     model.eval()
     with torch.no_grad():
         correct = [(model(x.to(device)).argmax(1).cpu() == y).sum().item() for x, y in DataLoader(val_set, 32)]

@@ -70,3 +70,7 @@ class MeasurementError(HastenError, RuntimeError):
 
 class ResumeError(HastenError, ValueError):
     """There is no tuning run to resume, or it was of a different command."""
+
+
+class NotApplicableError(Exception):
+    """An optimization cannot be applied to this training process; the message says why."""

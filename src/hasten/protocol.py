@@ -21,11 +21,7 @@ from hasten.errors import RecordError
 
 FOLDER_VARIABLE = "HASTEN_RUN_FOLDER"  # environment variable: where measured processes write their messages
 SPEC_VARIABLE = "HASTEN_SPEC"  # environment variable: the LaunchSpec, as JSON
-TURN_ASKS, TURN_TOLD = "turn-asks", "turn-told"  # named pipes: a process asks for its turn, and is told that it is
-START = "hasten.fixes.inside.start:start"  # applies the fixes: called with the spec, the folder and the patches
-SWITCH = (
-    "hasten.fixes.inside.switches:make"  # turns a fix on and off: called with the session, the patches and its spec
-)
+TURN_ASKED, TURN_GIVEN = "turn-asked", "turn-given"  # named pipes: a process asks for its turn, and is given it
 
 Message = TypeVar("Message")
 Value = bool | int | float | str  # of a fix
@@ -114,7 +110,6 @@ class Following:
     log: str | None = None  # the file of such runs; each appends a PlannedRun
     baseline_rate: float | None = None  # samples/s without the plan
     proof: SeenInProof | None = None
-    unasked: tuple[str, ...] = ()  # fixes that are not in the plan: nobody misses them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +161,7 @@ class FixesReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run under a plan, as `records.Followed` reads it."""
+    """A run under a plan, as `records.PlannedRunRecord` reads it."""
 
     script: str
     settings: dict[str, Value]

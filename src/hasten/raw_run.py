@@ -1,4 +1,4 @@
-"""What a measured process writes once, at its end: a RawRun; and a StageLine for each batch, by whoever makes it.
+"""What a measured process writes once, at its end: a RawRun; and a StageLine for each batch, by the process that makes it.
 
 Times are of `perf_counter`, in seconds. A place is the number of a line in `RawRun.places`; -1: none.
 """
@@ -157,7 +157,7 @@ class RawLoader:
     """A loader that the process iterated."""
 
     settings: LoaderSettings
-    made_anew: bool = False  # each epoch has a DataLoader of its own
+    recreated: bool = False  # each epoch has a DataLoader of its own
     pids: list[int] = field(default_factory=list)  # of its workers
     bytes_per_batch: int | None = None
     dtypes: tuple[str, ...] = ()
@@ -282,13 +282,13 @@ class RawRun:
 
 @dataclass(kw_only=True)
 class StageLine:
-    """What making a batch cost, told by whoever made it."""
+    """What making a batch cost, reported by the process that made it."""
 
     pid: int
     start: float
     end: float
     stages: list[StageSeconds]
-    is_task: bool = False  # part of a batch of hasten's own loader: what follows is not told
+    is_task: bool = False  # part of a batch of hasten's own loader: what follows is unknown
     loader: int | None = None  # None: the one whose worker this is
     delay: float | None = None  # seconds that the worker was ready and had no core
     num_samples: int = 0

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from runs import GPU, HEALTHY, loader, machine, run, samples, steps, tried
 
-from hasten.diagnosis.breakdown import break_down
-from hasten.diagnosis.ceiling import cache_need, find_ceiling, what_ifs
+from hasten.diagnosis.breakdown import break_down, cache_need, find_ceiling, what_ifs
 from hasten.records import FileRead, Intervention, Stage
 
 

@@ -4,10 +4,9 @@ import msgspec
 import pytest
 from runs import GPU, HEALTHY, LINE, machine, run, steps
 
-from hasten.diagnosis.breakdown import break_down
+from hasten.diagnosis.breakdown import break_down, find_ceiling
 from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import find_ceiling
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import CopyFacts, HotLine, SyncPoint
 
 ASKING = {**HEALTHY, "forward": 0.004, "backward": 0.006, "loss": 0.001}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, STEP, hot, loader, machine, run, samples, steps, sync, tried
 
-from hasten.diagnosis.diagnose import KINDS, diagnose
+from hasten.measurement.diagnose import KINDS, diagnose
 from hasten.records import CopyFacts, Interval, ModelFacts, Stage, Where
 
 REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}
@@ -384,7 +384,7 @@ def test_a_run_without_steps_is_not_diagnosed():
 
 def test_a_loader_made_anew_each_epoch_is_to_be_made_once():
     starting = steps(rare={"epoch_start": (10, 1.0)})
-    anew = loader(made_anew=True)
+    anew = loader(recreated=True)
     (finding,) = diagnose(run(steps=starting, facts={"steps_per_epoch": 10.0}, loaders=(anew,))).findings
     assert finding.kind == "worker_startup"
     assert finding.confirmed_by is None

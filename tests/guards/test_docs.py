@@ -20,9 +20,8 @@ from package_structure import PACKAGE, ROOT, read, summary
 import hasten
 from hasten import cli
 from hasten.diagnosis.case import WORTH, WORTH_INFERRED
-from hasten.diagnosis.diagnose import KINDS
-from hasten.diagnosis.tried_rules import TRIED
-from hasten.fixes.catalog import CATALOG
+from hasten.measurement.diagnose import KINDS
+from hasten.optimizations.catalog import CATALOG, EXPERIMENTS
 from hasten.records import PHASES
 
 DOCS = ROOT / "docs"
@@ -125,7 +124,7 @@ def test_the_thresholds_of_a_finding_are_those_of_the_rules():
 
 def test_every_phase_and_every_trial_is_explained():
     page = text("docs/measuring.md")
-    assert [name for name in (*PHASES, *(fault.trial for fault in TRIED)) if f"| `{name}` |" not in page] == []
+    assert [name for name in (*PHASES, *EXPERIMENTS) if f"| `{name}` |" not in page] == []
 
 
 def test_every_fix_has_its_row():

@@ -37,7 +37,7 @@ def test_it_knows_the_version_and_the_files_that_need_to_be_in_a_wheel():
     assert {
         "hasten/py.typed",
         "hasten/reports/page/assets/known.json",
-        "hasten/measurement/autoload/hasten_autoload-1.dist-info/entry_points.txt",
+        "hasten/launch/autoload/hasten_autoload-1.dist-info/entry_points.txt",
     } <= release_check.expected_files()
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from hasten.errors import DirectoryError
 from hasten.machine import disk
-from hasten.machine.disk import measure_disk, read_twice, resident_share
-from hasten.machine.mounts import Mount, classify, find_mount
+from hasten.machine.disk import Mount, classify, find_mount, measure_disk, read_twice, resident_share
 
 MOUNTS = [
     Mount(*mount)

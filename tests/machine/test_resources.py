@@ -11,10 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.cgroup import CgroupMemory
-from hasten.machine import box, resources
-from hasten.machine.box import BoxCounters, busy_of, read_box
+from hasten.machine import resources
 from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, parse_faults
-from hasten.machine.resources import Reading, ResourceSampler, TreeCounters, TreeMeter, sample_between
+from hasten.machine.resources import (
+    BoxCounters,
+    Reading,
+    ResourceSampler,
+    TreeCounters,
+    TreeMeter,
+    busy_of,
+    read_box,
+    sample_between,
+)
 
 STAT = "41 (a (b) c) S 7 41 41 0 -1 4194560 100 20 3 4 150 50 30 20 20 0 3 0 9999 1000 250 18446744073709551615"
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -67,9 +75,9 @@ def test_waiting_for_a_disk_is_not_busy():
 
 def test_inside_a_control_group_the_limit_decides_what_is_available(monkeypatch):
     limit = CgroupMemory(limit=4_000, available=1_000, page_cache=300)
-    monkeypatch.setattr(box, "read_memory", lambda group: limit)
+    monkeypatch.setattr(resources, "read_memory", lambda group: limit)
     assert read_box(None, None).available_bytes == 1_000
-    monkeypatch.setattr(box, "read_memory", lambda group: None)
+    monkeypatch.setattr(resources, "read_memory", lambda group: None)
     assert read_box(None, None).available_bytes > 1_000
 
 

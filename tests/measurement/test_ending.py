@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
-from hasten.measurement import ending
-from hasten.measurement.ending import end_everything
+from hasten.launch import processes as ending
+from hasten.launch.processes import end_everything
 
 NOBODY = ("HASTEN_TEST_MARK", "nobody")
 

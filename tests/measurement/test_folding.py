@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.measurement.folding import (
+from hasten.launch.folding import (
     FoldedStep,
     epoch_starts,
     fold,

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from hasten.diagnosis.diagnose import diagnose
-from hasten.measurement.measure import Wanted, measure
+from hasten.measurement.diagnose import diagnose
+from hasten.measurement.measure import MeasureOptions, measure
 
 SCRIPT = """
 import torch
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
     script = folder / "train.py"
     small = torch.cuda.mem_get_info()[1] < 2 << 30
     script.write_text(SCRIPT.replace("4096", "256") if small else SCRIPT)
-    return measure([str(script)], root=folder / "results", wanted=Wanted(seconds=10.0))[0]
+    return measure([str(script)], root=folder / "results", options=MeasureOptions(seconds=10.0))[0]
 
 
 @pytest.mark.gpu

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from hasten.errors import NoStepError
-from hasten.measurement.launch import Launch
-from hasten.measurement.watching import Watch
+from hasten.launch.launch import Launch
+from hasten.launch.processes import Watch
 from hasten.protocol import LaunchSpec, Status, to_json
 
 MEASURING = to_json(Status(state="measuring", num_steps=3, seconds=1.0, num_backwards=3))
@@ -49,7 +49,7 @@ def test_a_window_that_never_fills_is_given_up(sleeper, tmp_path):
 
 
 def test_a_script_that_makes_no_further_step_is_given_up(sleeper, tmp_path, monkeypatch):
-    monkeypatch.setattr("hasten.measurement.watching.STALLS", 1)
+    monkeypatch.setattr("hasten.launch.processes.STALLS", 1)
     (tmp_path / "status-1.json").write_text(MEASURING)
     with pytest.raises(NoStepError, match="no further step"):
         wait(sleeper, tmp_path, 0.2, 60.0, print)

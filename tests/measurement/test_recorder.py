@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.measurement.folding import FoldedStep, validation_cycles
-from hasten.measurement.recorder import Recorded, segment_means, where
+from hasten.launch.folding import FoldedStep, validation_cycles
+from hasten.launch.recorder import Recorded, segment_means, where
 from hasten.protocol import from_json, to_json
 from hasten.raw_run import (
     AUTOCAST,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.measurement.side import Bench, SideError
-from hasten.tuning.manner import Manner, spec_of
+from hasten.launch.side import Bench, SideError
+from hasten.tuning.trial_config import TrialConfig, spec_of
 
 LATE = """
 import time, torch
@@ -29,7 +29,7 @@ def bench_in(folder, workspace, source, *, patience):
 
 def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path, workspace):
     bench = bench_in(tmp_path, workspace, LATE, patience=1.0)
-    spec = spec_of({}, Manner(seconds=0.5))
+    spec = spec_of({}, TrialConfig(seconds=0.5))
     with pytest.raises(SideError, match="no optimizer step in 1 s"):
         bench.run(spec=spec, environment={})
     seen = bench.run(spec=replace(spec, start_seconds=20.0), environment={})
@@ -40,4 +40,4 @@ def test_a_first_step_is_waited_for_as_long_as_the_fixes_may_need(tmp_path, work
 def test_a_script_that_fails_is_told_by_its_last_line(tmp_path, workspace):
     bench = bench_in(tmp_path, workspace, "import torch\nraise ValueError('no such column')", patience=20.0)
     with pytest.raises(SideError, match=r"exit code 1.*ValueError: no such column"):
-        bench.run(spec=spec_of({}, Manner()), environment={})
+        bench.run(spec=spec_of({}, TrialConfig()), environment={})

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from hasten.measurement.recorder import Recorded
-from hasten.measurement.timeline import MOST_BARS, NUM_STEPS, timeline_of
+from hasten.launch.recorder import Recorded
+from hasten.launch.timeline import MOST_BARS, NUM_STEPS, timeline_of
 from hasten.raw_run import (
     DeviceSpan,
     Fetched,

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hasten.measurement.side import Bench, Seen, SideError, _at_equal_times, run_in_turns
-from hasten.measurement.turns import POSSIBLE
-from hasten.tuning.manner import Manner, spec_of
+from hasten.launch.side import Bench, SideError, SideResult, _at_equal_times, run_in_turns
+from hasten.launch.turns import POSSIBLE
+from hasten.tuning.trial_config import TrialConfig, spec_of
 
 SCRIPT = """
 import os, sys, time, torch
@@ -38,12 +38,12 @@ for step, batch in enumerate(DataLoader(Rows(), 2, num_workers=1, prefetch_facto
 """
 LONELY = """
 import sys, time
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench, run_in_turns
-from hasten.tuning.manner import Manner, spec_of
+from hasten.sandbox.workspace import Workspace
+from hasten.launch.side import Bench, run_in_turns
+from hasten.tuning.trial_config import TrialConfig, spec_of
 with Workspace() as workspace:
     bench = Bench([sys.executable, *sys.argv[1:]], workspace, patience=60.0)
-    side = bench, spec_of({}, Manner(seconds=60.0)), {}
+    side = bench, spec_of({}, TrialConfig(seconds=60.0)), {}
     run_in_turns([side, side])
 """
 
@@ -58,7 +58,7 @@ def side_of(workspace, name, *, last=-1, seconds=2.0):
     script = workspace.folder / f"{name}.py"
     script.write_text(SCRIPT.replace("LAST", str(last)))
     bench = Bench([sys.executable, str(script), str(workspace.folder / f"{name}.log")], workspace, patience=60.0)
-    return bench, spec_of({}, Manner(seconds=seconds)), {}
+    return bench, spec_of({}, TrialConfig(seconds=seconds)), {}
 
 
 def spells(path, *, gap=0.05):
@@ -131,7 +131,7 @@ def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
 
 def seen(segments, **parts):
     regular = sorted(segments)[len(segments) // 2]
-    return Seen(
+    return SideResult(
         parts={"regular": regular, **parts},
         segments=segments,
         num_steps=9,

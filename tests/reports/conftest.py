@@ -3,6 +3,7 @@
 import pytest
 
 from hasten.records import (
+    RECORD_VERSION,
     Breakdown,
     CacheNeed,
     Ceiling,
@@ -84,7 +85,7 @@ def sample(at: float, *, read: int, devices: tuple[DeviceSample, ...] = ()) -> R
 def run(*, machine: Machine, facts: Facts, steps: tuple[Step, ...], **others) -> Run:
     return Run(
         hasten="0.1.0",
-        version=1,
+        version=RECORD_VERSION,
         id="20260305-141502",
         command=("python", "train.py"),
         directory="/home/ada/xray",
@@ -131,7 +132,7 @@ def data_bound() -> tuple[Run, Diagnosis]:
             ratio=Interval(1.004, 0.998, 1.011),
             marks_per_step=24,
             seconds_per_mark=6e-7,
-            record_seconds=0.0003,
+            hook_seconds=0.0003,
         ),
     )
     breakdown = Breakdown(
@@ -252,7 +253,7 @@ def healthy() -> tuple[Run, Diagnosis]:
         steps=steps(402, seconds=0.0742),
         resources=tuple(sample(10.0 + i, read=0, devices=(used,)) for i in range(25)),
         overhead=Overhead(
-            ratio=Interval(1.011, 1.004, 1.018), marks_per_step=31, seconds_per_mark=8e-7, record_seconds=2e-5
+            ratio=Interval(1.011, 1.004, 1.018), marks_per_step=31, seconds_per_mark=8e-7, hook_seconds=2e-5
         ),
     )
     breakdown = Breakdown(

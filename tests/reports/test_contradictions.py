@@ -9,7 +9,7 @@ import pytest
 from paper import Paper
 
 from hasten import format
-from hasten.diagnosis.diagnose import diagnose
+from hasten.measurement.diagnose import diagnose
 from hasten.records import Check, Interval, Run, Tuning
 from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.page import PageInput, page

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import run, write
 
-from hasten.measurement.sandbox.workspace import FORCE
+from hasten.sandbox.workspace import FORCE
 
 sys.path.append(str(Path(__file__).parent))
 

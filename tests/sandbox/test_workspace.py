@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from command import HASTEN, environment, train, write
 
-from hasten.agent import patches
+from hasten import patches
 from hasten.errors import CommandError, DirectoryError
-from hasten.measurement.sandbox import guard, workspace
-from hasten.measurement.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
+from hasten.sandbox import guard, workspace
+from hasten.sandbox.workspace import FORCE, HERE, Workspace, _choose, _entered, _sweep
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.measurement.side import Frequencies, Seen, SideError
+from hasten.launch.side import Frequencies, SideError, SideResult
 
 
 class FakeBench:
@@ -28,7 +28,7 @@ class FakeBench:
         for name in settings:
             seconds /= self.gains.get(name, 1.0)
         seconds *= self.draw.lognormvariate(0.0, self.noise)
-        return Seen(
+        return SideResult(
             parts={"regular": seconds},
             num_steps=30,
             samples_per_step=32.0,

@@ -4,10 +4,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import Dataset, Subset
 
-from hasten.fixes.inside.loaders import change_loaders
+from hasten.agent.loader_arguments import change_loaders
 
 
-def dropped_gradients(site, _fix, _value):
+def dropped_gradients(handle, _value):
     """Every third step is made without gradients."""
     steps = [0]
 
@@ -16,15 +16,15 @@ def dropped_gradients(site, _fix, _value):
         if steps[0] % 3 == 0:
             optimizer.zero_grad()
 
-    site.patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+    handle.patches.on_undo(register_optimizer_step_pre_hook(before).remove)
 
 
-def remembered_samples(site, _fix, _value):
+def remembered_samples(handle, _value):
     """A cache that takes random crops for what is the same in every epoch."""
-    change_loaders(site, lambda given: given.update(dataset=Remembering(given["dataset"])))
+    change_loaders(handle, lambda given: given.update(dataset=Remembering(given["dataset"])))
 
 
-def higher_loss(site, _fix, _value):
+def higher_loss(handle, _value):
     """The loss is one percent higher, at every seed."""
 
     def higher(original):
@@ -34,31 +34,31 @@ def higher_loss(site, _fix, _value):
 
         return cross_entropy
 
-    site.patches.wrap(nn.functional, "cross_entropy", higher)
+    handle.patches.wrap(nn.functional, "cross_entropy", higher)
 
 
-def frozen_head(site, _fix, _value):
+def frozen_head(handle, _value):
     """The smallest parameter, a head's bias, is never trained."""
 
     def before(optimizer, _arguments, _settings):
         min(optimizer.param_groups[0]["params"], key=lambda parameter: parameter.numel()).grad = None
 
-    site.patches.on_undo(register_optimizer_step_pre_hook(before).remove)
+    handle.patches.on_undo(register_optimizer_step_pre_hook(before).remove)
 
 
-def other_validation(site, _fix, _value):
+def other_validation(handle, _value):
     """Held-out samples come in another order."""
 
     def change(given):
         if not given.get("shuffle"):
             given["dataset"] = Subset(given["dataset"], range(len(given["dataset"]) - 1, -1, -1))
 
-    change_loaders(site, change)
+    change_loaders(handle, change)
 
 
-def later_zeros(site, _fix, _value):
+def later_zeros(handle, _value):
     """From the fourth epoch on, samples are empty."""
-    change_loaders(site, lambda given: given.update(dataset=Fading(given["dataset"])))
+    change_loaders(handle, lambda given: given.update(dataset=Fading(given["dataset"])))
 
 
 def nothing(_site, _fix, _value):

@@ -4,7 +4,7 @@ to do no harm."""
 import pytest
 
 from hasten.tuning import quality
-from hasten.tuning.judge import verdict_of
+from hasten.tuning.evaluator import verdict_of
 from hasten.tuning.prove import _in_doubt, _to_blame
 
 PLAN = {"bf16": True, "cache": "auto", "onecycle": 100}

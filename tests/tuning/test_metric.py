@@ -6,12 +6,20 @@ import sys
 
 import pytest
 
-from hasten.measurement.side import Bench, Output, SideError
-from hasten.records import Heat
+from hasten.launch.side import Bench, Output, SideError
+from hasten.records import ScreeningRun
 from hasten.tuning import metric, quality
-from hasten.tuning.heats import heats, soonest
-from hasten.tuning.judge import Judge
-from hasten.tuning.metric import SEEDS, Metric, WholeRun, WholeRuns, check_whole_runs, metric_holds
+from hasten.tuning.evaluator import Evaluator
+from hasten.tuning.metric import (
+    SEEDS,
+    Metric,
+    WholeRun,
+    WholeRuns,
+    check_whole_runs,
+    metric_holds,
+    screening_runs,
+    soonest,
+)
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 
@@ -37,20 +45,20 @@ class Runs:
 
 @pytest.fixture
 def judged(monkeypatch):
-    """Whole runs of a judge whose script and plan take these steps of accuracy a second."""
+    """Whole runs of a evaluator whose script and plan take these steps of accuracy a second."""
     monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
 
-    def judge(pace, *, left=1e6, beside=None, **settings):
+    def evaluator(pace, *, left=1e6, reference_settings=None, **settings):
         bench = Runs(pace)
         checks, runs = check_whole_runs(
-            Judge(bench=bench, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: left),
+            Evaluator(bench=bench, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: left),
             {"onecycle": 50},
             Metric(PATTERN, **settings),
-            beside=beside,
+            reference_settings=reference_settings,
         )
         return {check.what: check for check in checks}, runs, bench
 
-    return judge
+    return evaluator
 
 
 def test_a_recipe_that_reaches_the_target_sooner_is_proven(judged):
@@ -62,7 +70,7 @@ def test_a_recipe_that_reaches_the_target_sooner_is_proven(judged):
 
 
 def test_the_script_runs_with_the_plans_random_numbers_where_it_is_held_against_them(judged):
-    checks, _, bench = judged({"loader": 0.09, "onecycle": 0.09}, beside={"loader": True})
+    checks, _, bench = judged({"loader": 0.09, "onecycle": 0.09}, reference_settings={"loader": True})
     assert checks["metric"].state == "passed" and "without the rest of the plan" in checks["metric"].text
     assert {next(iter(settings)) for settings, *_ in bench.launched} == {"loader", "onecycle"}
 
@@ -158,7 +166,7 @@ def test_less_may_be_better():
 
 @pytest.mark.parametrize(
     "text, message",
-    [("nothing", "is nowhere"), ("accuracy 1.2.3", "is no number"), ("accuracy 9.8e-05", "out of a longer number")],
+    [("nothing", "is nowhere"), ("accuracy 1.2.3", "is not a number"), ("accuracy 9.8e-05", "out of a longer number")],
 )
 def test_a_metric_that_is_not_there_is_said(text, message):
     with pytest.raises(SideError, match=message):
@@ -169,12 +177,12 @@ def test_the_recipe_that_is_first_at_the_target_is_chosen(monkeypatch):
     monkeypatch.setattr("hasten.tuning.metric.variables_of", lambda settings, scratch: {})
     bench = Runs({"": 0.06, "adamw": 0.1, "onecycle": 0.2})
     recipes = [{}, {"adamw": 0.001}, {"onecycle": 50}]
-    ended = list(heats(bench, {}, recipes, Metric(PATTERN, target=0.5), time_left=lambda: 11.0))
-    assert [heat.reached for heat in ended] == [9.0, 6.0, 3.0]
+    ended = list(screening_runs(bench, {}, recipes, Metric(PATTERN, target=0.5), time_left=lambda: 11.0))
+    assert [screened.reached for screened in ended] == [9.0, 6.0, 3.0]
     assert soonest(ended) == {"onecycle": 50}
-    assert soonest([Heat(settings={"adamw": 0.1}, metric=0.2)]) == {}, "nobody came so far"
-    assert not list(heats(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 0.0))
-    assert len(list(heats(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 9.0))) == 1, (
+    assert soonest([ScreeningRun(settings={"adamw": 0.1}, metric=0.2)]) == {}, "nobody came so far"
+    assert not list(screening_runs(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 0.0))
+    assert len(list(screening_runs(bench, {}, recipes, Metric(PATTERN), time_left=lambda: 9.0))) == 1, (
         "a run takes ten seconds"
     )
 

@@ -5,7 +5,7 @@ import pytest
 from pages import full_run, search
 
 from hasten.errors import DirectoryError, PlanError
-from hasten.records import CacheNeed, Interval, Machine, Proof, Skipped, Trial, Tuning
+from hasten.records import RECORD_VERSION, CacheNeed, Interval, Machine, Proof, Skipped, Trial, Tuning
 from hasten.tuning.plan import NAME, Plan, check_place, doubts, plan_text, read_plan, with_changes, write_plan
 
 MACHINE = Machine(
@@ -23,7 +23,7 @@ MACHINE = Machine(
     shm_bytes=None,
 )
 TUNING = Tuning(
-    version=1,
+    version=RECORD_VERSION,
     hasten="0.1.0",
     id="20261121-1",
     command=("train.py", "--name", 'a "quoted" one'),
@@ -109,8 +109,8 @@ def test_a_plan_that_is_not_proven_says_so_at_its_head():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("[fixes\nbf16 = true", "no TOML"),
-        ("\x00", "no TOML"),
+        ("[fixes\nbf16 = true", "not valid TOML"),
+        ("\x00", "not valid TOML"),
         ("bf16 = true", "put it under [fixes]"),
         ("[fixs]\nbf16 = true", "unknown section or key fixs"),
         ("fixes = 3", "must be a section"),
@@ -120,8 +120,8 @@ def test_a_plan_that_is_not_proven_says_so_at_its_head():
         ("[made]\ncommand = 3", "of the wrong kind"),
         ("[made]\ncommand = [3]", "list of words"),
         ("[made]\nproof_ = 'x'", "unknown key proof_"),
-        (f"[fixes]\nnum_workers = {'9' * 5000}", "is no TOML"),
-        (f"[fixes]\nnum_workers = {'[' * 5000}", "is no TOML"),
+        (f"[fixes]\nnum_workers = {'9' * 5000}", "is not valid TOML"),
+        (f"[fixes]\nnum_workers = {'[' * 5000}", "is not valid TOML"),
     ],
 )
 def test_a_plan_broken_by_hand_is_one_clear_line(tmp_path, text, words):
@@ -181,7 +181,7 @@ def test_the_loss_that_the_proof_saw_is_in_the_plan_and_read_back(tmp_path):
 def test_on_another_machine_it_says_which_lines_are_in_doubt():
     plan = Plan(settings={"bf16": True, "set_to_none": True}, machine={"cpu": "Intel", "cores": "2"}, proof="proven")
     (line,) = doubts(plan, MACHINE, ("train.py",))
-    assert "cpu Intel" in line and "in doubt: bf16" in line and "set_to_none" not in line and "cores" not in line
+    assert "cpu Intel" in line and "not validated on this machine: bf16" in line and "set_to_none" not in line and "cores" not in line
 
 
 def test_a_plan_that_was_not_proven_is_said_to_be():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Fix
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench
-from hasten.tuning.judge import Judge, _base, check_quality, find_culprits, verdict_of
+from hasten.launch.side import Bench
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Optimization
+from hasten.sandbox.workspace import Workspace
+from hasten.tuning.evaluator import Evaluator, _base, check_quality, find_culprits, verdict_of
 
 CROPS = """
 import torch
@@ -57,38 +57,53 @@ PLANTED = {
 pytestmark = pytest.mark.slow
 
 
+def there(name):
+    """A function of planted.py, as the training process finds it: by its name."""
+
+    def enable(_handle, _value):
+        raise AssertionError("it is called in the training process")
+
+    enable.__module__, enable.__name__ = "planted", name
+    return enable
+
+
 @pytest.fixture(scope="module", autouse=True)
-def planted():
+def planted_in_the_catalog():
     """Planted fixes in the catalog."""
     for name, guarantee in PLANTED.items():
-        CATALOG[name] = Fix(
-            name=name, title="", guarantee=guarantee, answers=(), propose=lambda _: "", installer=f"planted:{name}"
+        CATALOG[name] = Optimization(
+            name=name,
+            title="",
+            guarantee=guarantee,
+            answers=(),
+            propose=lambda _: "",
+            enable=there(name),
         )
     yield
     for name in PLANTED:
         del CATALOG[name]
 
 
-def judge_in(folder, workspace, *, backward="loss.backward()", after="pass"):
+def evaluator_in(folder, workspace, *, backward="loss.backward()", after="pass"):
     script = folder / "train.py"
     script.write_text(CROPS.format(backward=backward, after=after))
     shutil.copy(Path(__file__).with_name("planted.py"), folder)  # beside the script, where it is found by name
     bench = Bench([sys.executable, str(script)], workspace, patience=60.0)
-    return Judge(bench=bench, step_seconds=0.002, steps_per_epoch=8)
+    return Evaluator(bench=bench, step_seconds=0.002, steps_per_epoch=8)
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory):
-    """One judge, whose launches of the script by itself serve every test."""
+def evaluator(tmp_path_factory):
+    """One evaluator, whose launches of the script by itself serve every test."""
     with Workspace() as workspace:
-        yield judge_in(tmp_path_factory.mktemp("crops"), workspace)
+        yield evaluator_in(tmp_path_factory.mktemp("crops"), workspace)
 
 
 @pytest.fixture(scope="module")
 def validating(tmp_path_factory):
     """The same, of a script that validates after each epoch."""
     with Workspace() as workspace:
-        yield judge_in(tmp_path_factory.mktemp("validating"), workspace, after=VALIDATION)
+        yield evaluator_in(tmp_path_factory.mktemp("validating"), workspace, after=VALIDATION)
 
 
 @pytest.mark.parametrize("harm", ["higher_loss", "frozen_head", "other_validation", "later_zeros"])
@@ -106,29 +121,29 @@ def states(checks):
     return {check.what: check.state for check in checks}
 
 
-def test_a_fix_that_changes_nothing_is_proven_to_the_bit(judge):
-    checks = check_quality(judge, {"nothing": True})
+def test_a_fix_that_changes_nothing_is_proven_to_the_bit(evaluator):
+    checks = check_quality(evaluator, {"nothing": True})
     assert verdict_of(checks) == "proven", checks
     assert states(checks)["losses equal"] == "passed"
     assert states(checks)["variety"] == "passed"
 
 
-def test_dropped_gradients_are_caught_and_the_fix_is_named(judge):
+def test_dropped_gradients_are_caught_and_the_fix_is_named(evaluator):
     settings = {"nothing": True, "dropped_gradients": True}
-    checks = check_quality(judge, settings)
+    checks = check_quality(evaluator, settings)
     assert verdict_of(checks) == "broken"
     assert states(checks)["losses equal"] == "failed"
-    assert find_culprits(judge, settings) == ["dropped_gradients"]
+    assert find_culprits(evaluator, settings) == ["dropped_gradients"]
 
 
-def test_a_random_crop_that_was_kept_is_caught(judge):
-    checks = check_quality(judge, {"remembered_samples": True})
+def test_a_random_crop_that_was_kept_is_caught(evaluator):
+    checks = check_quality(evaluator, {"remembered_samples": True})
     assert verdict_of(checks) == "broken"
     assert states(checks)["variety"] == "failed"
 
 
 def prepared_in(folder, workspace, *, num_workers=0):
-    judge = judge_in(folder, workspace)
+    evaluator = evaluator_in(folder, workspace)
     script = folder / "train.py"
     text = script.read_text().replace(
         "class Crops(Dataset):",
@@ -145,54 +160,54 @@ class Crops(Dataset):
     assert body in text
     text = text.replace(body, "        return self.transform(self.images[index] * 2.0), index % 4")
     script.write_text(text.replace("shuffle=True", f"shuffle=True, num_workers={num_workers}"))
-    return judge
+    return evaluator
 
 
 def test_a_cache_is_proven_to_the_bit(tmp_path, workspace):
-    judge = prepared_in(tmp_path, workspace, num_workers=1)
+    evaluator = prepared_in(tmp_path, workspace, num_workers=1)
     settings = {"cache": "auto", "persistent_workers": True}
-    checks = check_quality(judge, settings)
+    checks = check_quality(evaluator, settings)
     assert verdict_of(checks) == "proven", checks
     assert states(checks)["losses equal"] == states(checks)["variety"] == "passed"
-    assert judge.base(settings) == {}
+    assert evaluator.base(settings) == {}
 
 
 def test_other_workers_are_proven_to_the_bit_though_samples_draw_otherwise(tmp_path, workspace):
     settings = {"num_workers": 2, "nothing": True}
-    judge = prepared_in(tmp_path, workspace, num_workers=1)
-    checks = check_quality(judge, settings)
-    assert verdict_of(checks) == "proven" and judge.base(settings) == {"num_workers": 2}, checks
+    evaluator = prepared_in(tmp_path, workspace, num_workers=1)
+    checks = check_quality(evaluator, settings)
+    assert verdict_of(checks) == "proven" and evaluator.base(settings) == {"num_workers": 2}, checks
 
 
 def test_samples_that_the_dataset_does_not_make_again_are_held_against_the_script_as_it_is(tmp_path, workspace):
-    judge = judge_in(tmp_path, workspace)
+    evaluator = evaluator_in(tmp_path, workspace)
     script = tmp_path / "train.py"
     text = script.read_text().replace(
         "    def __len__", "    own = torch.Generator().manual_seed(0)\n\n    def __len__", 1
     )
     script.write_text(text.replace("torch.randint(0, 4, (2,))", "torch.randint(0, 4, (2,), generator=self.own)"))
     checks = []
-    assert _base(judge, {"loader": True, "nothing": True}, checks) == {} and checks == []
+    assert _base(evaluator, {"loader": True, "nothing": True}, checks) == {} and checks == []
 
 
 def test_kept_samples_are_not_proven_before_a_second_epoch_was_seen(tmp_path, workspace):
-    judge = judge_in(tmp_path, workspace)
-    judge.steps_per_epoch = 5000
-    assert not judge.comes_again and judge.epoch_batches is None
-    judge.keeps = True
-    assert judge.comes_again and 2 <= judge.epoch_batches < judge.num_steps / 2
-    judge.steps_per_epoch = 8
-    assert judge.epoch_batches is None, "whole epochs are short enough"
+    evaluator = evaluator_in(tmp_path, workspace)
+    evaluator.steps_per_epoch = 5000
+    assert not evaluator.comes_again and evaluator.epoch_batches is None
+    evaluator.keeps = True
+    assert evaluator.comes_again and 2 <= evaluator.epoch_batches < evaluator.num_steps / 2
+    evaluator.steps_per_epoch = 8
+    assert evaluator.epoch_batches is None, "whole epochs are short enough"
 
 
 def test_a_launch_of_the_script_by_itself_that_fails_says_nothing_of_the_plan(tmp_path, workspace):
-    judge = judge_in(tmp_path, workspace)
+    evaluator = evaluator_in(tmp_path, workspace)
     (tmp_path / "train.py").write_text("import torch\nraise SystemExit(3)")
-    checks = check_quality(judge, {"nothing": True})
-    assert verdict_of(checks) == "not proven" and "by itself" in checks[0].text
+    checks = check_quality(evaluator, {"nothing": True})
+    assert verdict_of(checks) == "not proven" and "the baseline did not train" in checks[0].text
 
 
 def test_a_script_whose_loss_is_never_seen_is_not_proven(tmp_path, workspace):
-    checks = check_quality(judge_in(tmp_path, workspace, backward=HIDDEN), {"nothing": True})
+    checks = check_quality(evaluator_in(tmp_path, workspace, backward=HIDDEN), {"nothing": True})
     assert verdict_of(checks) == "not proven"
     assert "no loss was seen" in next(check.text for check in checks if check.what == "losses")

@@ -8,7 +8,7 @@ import pytest
 
 from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.tuning import quality
-from hasten.tuning.judge import Judge, _band, verdict_of
+from hasten.tuning.evaluator import Evaluator, _band, verdict_of
 from hasten.tuning.metric import metric_holds
 
 
@@ -238,20 +238,20 @@ def test_a_difference_that_varies_too_much_proves_nothing():
 
 @pytest.mark.parametrize(
     "seconds, looks_again, number, why",
-    [(100.0, True, 8, ""), (0.0, True, 3, "there was no time"), (100.0, False, 3, "whole runs to the target tell")],
+    [(100.0, True, 8, ""), (0.0, True, 3, "there was no time"), (100.0, False, 3, "whole runs to the target decide")],
 )
 def test_more_seeds_are_run_where_the_first_do_not_tell_and_nothing_else_will(
     monkeypatch, seconds, looks_again, number, why
 ):
     ran = set()
 
-    def by_chance(_judge, settings, *, shift=0, **_):
+    def by_chance(_evaluator, settings, *, shift=0, **_):
         ran.add(shift)
         return told(falling(shift + len(settings), noise=0.5))
 
-    monkeypatch.setattr(Judge, "told", by_chance)
-    judge = Judge(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
-    check = _band(judge, {"bf16": True}, {}, looks_again=looks_again)
+    monkeypatch.setattr(Evaluator, "evaluate", by_chance)
+    evaluator = Evaluator(bench=None, step_seconds=0.1, steps_per_epoch=None, time_left=lambda: seconds)
+    check = _band(evaluator, {"bf16": True}, {}, looks_again=looks_again)
     assert len(ran) == number and f"{number} seeds" in check.text and why in check.text
 
 

@@ -5,14 +5,14 @@ import re
 import pytest
 from runs import loader, run
 
-from hasten.fixes.fix import situation_of
-from hasten.tuning.judge import Judge
+from hasten.measurement.diagnose import situation_of
+from hasten.tuning.budget import reserve
+from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import Metric
-from hasten.tuning.reserve import reserve
 
 METRIC = Metric(re.compile("F1: (.*)"))
 FIRST = situation_of(run(loaders=(loader(),)), {})
-JUDGE = Judge(bench=None, step_seconds=FIRST.case.step, steps_per_epoch=None)
+JUDGE = Evaluator(bench=None, step_seconds=FIRST.case.step, steps_per_epoch=None)
 
 
 def kept(left, *, metric=None, num_steps=None, recipes=False):
@@ -21,7 +21,7 @@ def kept(left, *, metric=None, num_steps=None, recipes=False):
 
 def test_the_proof_gets_what_it_takes_where_there_is_enough():
     found = kept(10_000)
-    assert 0 < found.proof < 1000 and found.heats == 0.0
+    assert 0 < found.proof < 1000 and found.screening_runs == 0.0
     assert kept(100_000) == found
 
 
@@ -41,7 +41,9 @@ def test_whole_runs_are_kept_for_too():
 def test_recipes_get_a_whole_run_each_before_the_proof():
     target = Metric(METRIC.pattern, target=0.5)
     found = kept(1e6, metric=target, num_steps=1000, recipes=True)
-    assert found.heats >= 6 * 1000 * FIRST.case.step
-    assert kept(1e6, metric=target, num_steps=1000).heats == 0.0
+    assert found.screening_runs >= 6 * 1000 * FIRST.case.step
+    assert kept(1e6, metric=target, num_steps=1000).screening_runs == 0.0
     short = kept(60.0, metric=target, num_steps=1000, recipes=True)
-    assert short.all == pytest.approx(40.0) and short.heats / short.proof == pytest.approx(found.heats / found.proof)
+    assert short.all == pytest.approx(40.0) and short.screening_runs / short.proof == pytest.approx(
+        found.screening_runs / found.proof
+    )

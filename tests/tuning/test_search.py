@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hasten.fixes.catalog import CATALOG
-from hasten.fixes.fix import Proposal
+from hasten.optimizations.catalog import CATALOG
+from hasten.optimizations.optimization import Proposal
 from hasten.records import Interval, Trial
 from hasten.tuning.search import candidates, leave_out, search
 
@@ -237,3 +237,62 @@ def test_what_only_the_user_can_vouch_for_is_tried_last_and_never_switched_on():
     settings, log = searched({"pure": 0.9, "cache": 0.3, "bf16": 0.1}, {"pure": 3.0, "cache": 1.5, "bf16": 1.2})
     assert settings == {"cache": True, "bf16": True}
     assert log[-1] == (("cache", "bf16"), "pure") and sum("pure" in name for _, name in log) == 1
+
+
+class TestATrialThatRanOutOfItsShareOfTime:
+    """Four pairs a call; `clear_at` pairs make it clear that it is faster."""
+
+    def trying(self, speedups, clear_at, log):
+        def try_fix(settings, added, promised, share):
+            ((name, value),) = added.items()
+            log.append(name)
+            pairs = 4 * log.count(name) if speedups[name] != 1.0 else 16
+            speedup, clear = speedups[name], pairs >= clear_at.get(name, 16)
+            verdict = "no difference" if speedup == 1.0 else "faster" if clear else "inconclusive"
+            interval = Interval(speedup, 0.9 if not clear else 1.1, 1.1 * speedup**2)
+            launches = (1.0,) * min(pairs, 16)
+            return Trial(
+                fix=name,
+                value=value,
+                settings=settings,
+                verdict=verdict,
+                speedup=interval,
+                baseline_seconds=launches,
+                candidate_seconds=launches,
+                seconds=10.0 * pairs,
+            )
+
+        return try_fix
+
+    def searched(self, promises, speedups, clear_at):
+        log = []
+        first = FakeSituation(promises)
+        try_fix = self.trying(speedups, clear_at, log)
+        found = [*search(first, try_fix=try_fix, diagnose_again=lambda _: None, time_left=lambda: PLENTY)]
+        return found[-1][0], log
+
+    def test_continues_where_it_shows_more_than_the_others_promise(self):
+        settings, log = self.searched(
+            {"bf16": 0.3, "channels_last": 0.2}, {"bf16": 1.5, "channels_last": 1.0}, {"bf16": 8}
+        )
+        assert log == ["bf16", "bf16", "channels_last"] and settings == {"bf16": True}
+
+    def test_waits_where_others_promise_more(self):
+        settings, log = self.searched(
+            {"bf16": 0.3, "channels_last": 0.2}, {"bf16": 1.1, "channels_last": 1.0}, {"bf16": 8}
+        )
+        assert log == ["bf16", "channels_last", "bf16"] and settings == {"bf16": True}
+
+    def test_begins_anew_on_top_of_what_was_kept_meanwhile(self):
+        settings, log = self.searched(
+            {"bf16": 0.3, "channels_last": 0.2}, {"bf16": 1.1, "channels_last": 1.5}, {"bf16": 8, "channels_last": 4}
+        )
+        assert log == ["bf16", "channels_last", "bf16"] and settings == {"channels_last": True, "bf16": True}
+
+    def test_is_given_up_after_the_last_look(self):
+        settings, log = self.searched({"bf16": 0.3}, {"bf16": 1.5}, {"bf16": 99})
+        assert log == ["bf16"] * 4 and settings == {}
+
+    def test_is_dropped_where_it_shows_too_little(self):
+        _, log = self.searched({"bf16": 0.3}, {"bf16": 1.015}, {"bf16": 8})
+        assert log == ["bf16"]

@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.records import Facts, Trial
-from hasten.tuning.startup import charged, num_steps_of
+from hasten.tuning.budget import charged, num_steps_of
 
 
 class FakeRun:

@@ -2,17 +2,17 @@
 
 import pytest
 
-from hasten.measurement.side import Frequencies, SideError
+from hasten.launch.side import Frequencies, SideError
 from hasten.protocol import LaunchSpec
 from hasten.stats import Estimate
-from hasten.tuning.manner import Manner
-from hasten.tuning.trial import Sides, compare, decide, try_fix
+from hasten.tuning.trial import Sides, compare, decide, may_continue, try_fix
+from hasten.tuning.trial_config import TrialConfig
 
-MANNER = Manner()
+CONFIG = TrialConfig()
 
 
 def trial_of(bench, frequencies, fix="bf16", **settings):
-    return try_fix(bench, {}, {fix: True}, frequencies=frequencies, manner=MANNER, **settings)
+    return try_fix(bench, {}, {fix: True}, frequencies=frequencies, config=CONFIG, **settings)
 
 
 def test_a_clear_gain_is_seen_after_few_pairs(bench, frequencies):
@@ -48,7 +48,7 @@ def test_a_slow_down_of_three_per_cent_is_dropped_at_once_and_called_slower_wher
             {},
             {"bf16": True},
             frequencies=frequencies,
-            manner=MANNER,
+            config=CONFIG,
             gives_up=False,
         ).verdict
         for seed in range(40)
@@ -87,12 +87,12 @@ def test_a_script_that_cannot_be_there_twice_is_tried_one_side_after_the_other(b
         raise SideError("address already in use")
 
     monkeypatch.setattr("hasten.tuning.trial.run_in_turns", in_vain)
-    trial = try_fix(bench({"bf16": 1.5}), {}, {"bf16": True}, frequencies=frequencies, manner=Manner(turns=True))
+    trial = try_fix(bench({"bf16": 1.5}), {}, {"bf16": True}, frequencies=frequencies, config=TrialConfig(turns=True))
     assert trial.verdict == "faster"
 
 
 def test_compiling_is_charged_as_it_was_the_first_time(bench, frequencies):
-    trial = try_fix(bench({"compile": 2.0}), {}, {"compile": "default"}, frequencies=frequencies, manner=MANNER)
+    trial = try_fix(bench({"compile": 2.0}), {}, {"compile": "default"}, frequencies=frequencies, config=CONFIG)
     assert trial.startup_seconds == pytest.approx(30.0)
 
 
@@ -132,5 +132,21 @@ def test_a_rare_phase_counts_with_its_share_where_both_sides_have_met_it(bench):
 
 def test_a_whole_plan_is_compared_in_the_same_way(bench, frequencies):
     fake = bench({"bf16": 1.5, "channels_last": 1.2})
-    trial = compare(fake, {}, {"bf16": True, "channels_last": True}, frequencies=frequencies, manner=MANNER)
+    trial = compare(fake, {}, {"bf16": True, "channels_last": True}, frequencies=frequencies, config=CONFIG)
     assert trial.verdict == "faster" and trial.speedup.value == pytest.approx(1.8, rel=0.05)
+
+
+def test_a_trial_whose_time_was_over_continues_as_if_it_had_not_been(bench, frequencies):
+    noisy = {"gains": {"bf16": 1.2}, "noise": 0.1, "seed": 3}
+    whole = trial_of(bench(**noisy), frequencies)
+    fake, sides = bench(**noisy), Sides()
+    first = trial_of(fake, frequencies, sides=sides, time_left=lambda: 0.0)
+    assert first.verdict == "inconclusive" and may_continue(first)
+    continued = trial_of(fake, frequencies, sides=sides)
+    assert continued.baseline_seconds == whole.baseline_seconds and continued.verdict == whole.verdict
+    assert continued.baseline_seconds[:3] == first.baseline_seconds and continued.seconds >= first.seconds
+
+
+def test_a_trial_that_was_given_up_does_not_continue(bench, frequencies):
+    given_up = trial_of(bench({"bf16": 1.03}, noise=0.1, seed=1), frequencies)
+    assert given_up.verdict in ("inconclusive", "no difference") and not may_continue(given_up)

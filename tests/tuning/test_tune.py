@@ -8,7 +8,7 @@ import time
 import pytest
 from command import environment, left_in, run, running_in, said, write
 
-from hasten.fixes.catalog import turned_on
+from hasten.optimizations.catalog import enabled_in
 from hasten.records import Tuning, from_json
 from hasten.tuning.plan import read_plan
 
@@ -47,9 +47,9 @@ if __name__ == "__main__":
 # budget is for a busy machine: a search ends when all was tried.
 SOON = """
 from hasten.cli import main
-from hasten.tuning import judge, manner, tune
+from hasten.tuning import evaluator, trial_config, tune
 
-manner.Manner.seconds, judge.MOST_STEPS = 1.0, 40
+trial_config.TrialConfig.seconds, evaluator.MOST_STEPS = 1.0, 40
 tune.Budget.diagnose_seconds, tune.DIAGNOSIS = 4.0, 2.0
 raise SystemExit(main())
 """
@@ -61,7 +61,7 @@ TUNE = [sys.executable, "-c", SOON, "tune"]
     [
         (["nothing.py"], "no such script"),
         (["--budget", "soon", "train.py"], "is not a valid duration"),
-        (["--resume", "train.py"], "no search of this command to go on with"),
+        (["--resume", "train.py"], "no search of this command to resume"),
         (["--recipe", "train.py"], "add --metric"),
         (["--target", "0.5", "--metric", "F1: ([0-9.]+)", "train.py"], "add --recipe"),
         (["--metric", "F1: [0-9]+", "train.py"], "needs one group"),
@@ -137,5 +137,5 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
     assert running_in(tmp_path) == []
 
     plan = read_plan(tmp_path / "hasten.toml")
-    assert turned_on(plan.settings) == tuning.settings and plan.proof == "proven"
+    assert enabled_in(plan.settings) == tuning.settings and plan.proof == "proven"
     assert said(run("tune", "--resume", script, cwd=tmp_path)).endswith("leave --resume out for another")

@@ -16,7 +16,7 @@ from hasten.cli.parts import (
     console,
     print_json,
 )
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -66,8 +66,8 @@ def add_diagnose(subparsers: Subparsers) -> None:
 
 
 def _diagnose(args: argparse.Namespace) -> int:
-    from hasten.diagnosis.diagnose import diagnose
-    from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
+    from hasten.measurement.diagnose import diagnose
+    from hasten.measurement.measure import FIRST_LAUNCH, MeasureOptions, measure
     from hasten.reports.progress import progress
     from hasten.reports.text import print_diagnosis
 
@@ -76,7 +76,7 @@ def _diagnose(args: argparse.Namespace) -> int:
             command_of(args),
             module=args.module,
             root=RESULTS,
-            wanted=Wanted(
+            options=MeasureOptions(
                 steps=args.steps,
                 seconds=args.seconds,
                 patience=args.wait,

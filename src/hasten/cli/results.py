@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.cli.parts import add_subcommand, console, percent, print_json
-from hasten.errors import DirectoryError
-from hasten.measurement.results import RESULTS
+from hasten.errors import DirectoryError, RecordError
+from hasten.launch.results import FOLLOWED, RESULTS
+from hasten.records import PlannedRunRecord, Run, Settings, Tuning, from_json
+from hasten.tuning.plan import script_of
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
-    from hasten.cli.saved import Saved
 
 SLOWER = 1  # the exit code
 
@@ -36,8 +39,8 @@ def add_report(subparsers: Subparsers) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from hasten.cli.saved import find_saved
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.cli.results import find_saved
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.steps_table import csv_of
     from hasten.reports.text import print_diagnosis
     from hasten.reports.trace import trace_of
@@ -71,7 +74,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _page(saved: Saved) -> str:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.page.page import PageInput, page
 
     return page(
@@ -114,7 +117,7 @@ def add_compare(subparsers: Subparsers) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from hasten.cli.saved import find_saved
+    from hasten.cli.results import find_saved
     from hasten.diagnosis.compare import compare
     from hasten.reports.comparison import print_comparison
 
@@ -125,3 +128,90 @@ def _compare(args: argparse.Namespace) -> int:
     else:
         print_comparison(found, console=console())
     return SLOWER if found.verdict == "slower" else 0
+
+
+LATEST = 4e9  # seconds since 1970; a later time is corrupt
+RUN, TUNING = "run.json", "tuning.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A run, and the tuning run that it belongs to."""
+
+    path: Path
+    run: Run
+    tuning: Tuning | None = None
+    after: Run | None = None  # the diagnosed run with the largest part of the plan
+    under: Settings = field(default_factory=dict)  # its settings
+    followed: tuple[PlannedRunRecord, ...] = ()  # runs of the script with a plan since then, the last first
+
+
+def find_saved(saved: str | None, *, root: Path) -> Saved:
+    """The run or tuning run of this name, or the last one. Raises RecordError if there is none or it cannot be read."""
+    path = _last(root) if saved is None else _named(saved, root)
+    if path.name != TUNING:
+        return Saved(path=path, run=_run(path))
+    tuning = from_json(Tuning, path.read_bytes(), source=str(path))
+    if not tuning.runs:
+        raise RecordError(f"{path} contains no run; tune again")
+    runs = path.parent.parent.parent / "runs"
+    first = runs / tuning.runs[0] / RUN
+    if not first.is_file():
+        raise RecordError(f"{path} belongs to a run that was deleted ({first}); tune again")
+    after, under = None, {}
+    with contextlib.suppress(RecordError, OSError):
+        near, settings = nearest_run(tuning)
+        if near is not None:
+            after, under = _run(runs / near / RUN), settings
+    followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
+    return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
+
+
+def _followed(tuning: Tuning, path: Path) -> tuple[PlannedRunRecord, ...]:
+    """Runs of the same script, with any arguments, that ended after the tuning run started; the last first."""
+    lines: list[bytes] = []
+    with contextlib.suppress(OSError):
+        lines = path.read_bytes().splitlines()
+    found: list[PlannedRunRecord] = []
+    for line in reversed(lines):
+        # A line may be truncated or corrupt, which must not make the report fail.
+        with contextlib.suppress(RecordError, ValueError, RecursionError):
+            found.append(from_json(PlannedRunRecord, line))
+    folder, script = path.parent.parent, script_of(tuning.command)  # both were started in it
+    return tuple(one for one in found if _same(one.script, script, folder) and tuning.started < one.ended < LATEST)
+
+
+def _same(one: str, other: str, folder: Path) -> bool:
+    """Whether both are the same script or module."""
+    return one == other or (bool(one and other) and (folder / one).resolve() == (folder / other).resolve())
+
+
+def nearest_run(tuning: Tuning) -> tuple[str | None, Settings]:
+    """The id of the run with the largest part of the plan's settings and no others, and those settings; None without one."""
+    plan = tuning.settings.items()
+    made = [(id, on) for id, on in zip(tuning.runs, tuning.run_settings) if on and on.items() <= plan]
+    return max(made, key=lambda one: len(one[1]), default=(None, {}))
+
+
+def _run(path: Path) -> Run:
+    run = from_json(Run, path.read_bytes(), source=str(path))
+    if not run.steps:
+        raise RecordError(f"{path} contains no steps; measure again")
+    return run
+
+
+def _last(root: Path) -> Path:
+    """The newest result of both kinds; a tuning run ends after its own runs."""
+    found = [*(root / "runs").glob(f"*/{RUN}"), *(root / "tunings").glob(f"*/{TUNING}")]
+    if not found:
+        raise RecordError("no saved run here; `hasten diagnose SCRIPT` makes one")
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def _named(saved: str, root: Path) -> Path:
+    given = Path(saved)
+    places = [given, given / RUN, given / TUNING, root / "runs" / saved / RUN, root / "tunings" / saved / TUNING]
+    for path in places:
+        if path.is_file():
+            return path
+    raise RecordError(f"no such run: {saved}; `ls {root / 'runs'} {root / 'tunings'}` lists the saved runs")

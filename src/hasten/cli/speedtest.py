@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hasten.cli.parts import add_measuring, add_subcommand, console, positive, print_json, time_span
 from hasten.errors import CommandError
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -96,12 +96,12 @@ def _chosen(args: argparse.Namespace) -> list[Workload]:
 
 def _tested(args: argparse.Namespace, workload: Workload, bar: ProgressReport) -> _Tested:
     data, num_images, num_labels = _prepare(args, workload, bar)
-    words = [str(workload.script), *workload.arguments(data, num_images=num_images)]
+    argv = [str(workload.script), *workload.arguments(data, num_images=num_images)]
     tuning = None
     if args.quick or args.no_tune:
-        run, folder = _measured(args, words, bar)
+        run, folder = _measured(args, argv, bar)
     else:
-        tuning = _tuned(args, workload, words, _metric(workload, data, num_images), bar)
+        tuning = _tuned(args, workload, argv, _metric(workload, data, num_images), bar)
         run, folder = _first_run(tuning)
     return _Tested(
         workload=workload, run=run, folder=folder, num_images=num_images, num_labels=num_labels, tuning=tuning
@@ -122,21 +122,21 @@ def _prepare(args: argparse.Namespace, workload: Workload, bar: ProgressReport) 
 
 
 def _metric(workload: Workload, data: Path, num_images: int) -> Metric | None:
-    from hasten.measurement.launch import command_words
+    from hasten.launch.launch import command_argv
     from hasten.tuning.metric import Metric
 
     if not workload.metric or workload.num_epochs is None:
         return None
     whole = workload.arguments(data, num_images=num_images, num_epochs=workload.num_epochs)
-    command = command_words([str(workload.script), *whole], module=False)
+    command = command_argv([str(workload.script), *whole], module=False)
     return Metric(re.compile(workload.metric), target=workload.target, command=command)
 
 
-def _measured(args: argparse.Namespace, words: list[str], bar: ProgressReport) -> tuple[Run, Path]:
-    from hasten.measurement.measure import Wanted, measure
+def _measured(args: argparse.Namespace, argv: list[str], bar: ProgressReport) -> tuple[Run, Path]:
+    from hasten.measurement.measure import MeasureOptions, measure
 
     with tempfile.TemporaryFile() as output:
-        options = Wanted(
+        options = MeasureOptions(
             steps=args.steps,
             seconds=args.seconds,
             patience=args.wait,
@@ -144,11 +144,11 @@ def _measured(args: argparse.Namespace, words: list[str], bar: ProgressReport) -
             begun_within=4 * args.seconds,
             script_output=output.fileno(),
         )
-        return measure(words, wanted=options, root=RESULTS, on_progress=bar.update)
+        return measure(argv, options=options, root=RESULTS, on_progress=bar.update)
 
 
 def _tuned(
-    args: argparse.Namespace, workload: Workload, words: list[str], metric: Metric | None, bar: ProgressReport
+    args: argparse.Namespace, workload: Workload, argv: list[str], metric: Metric | None, bar: ProgressReport
 ) -> Tuning:
     from hasten.tuning.tune import Budget, tune
 
@@ -161,7 +161,7 @@ def _tuned(
         recipes=workload.target is not None,
         num_epochs=workload.num_epochs,
     )
-    return tune(words, budget=budget, root=RESULTS, on_progress=bar.update, on_result=bar.say)
+    return tune(argv, budget=budget, root=RESULTS, on_progress=bar.update, on_result=bar.say)
 
 
 def _budget(args: argparse.Namespace, workload: Workload) -> float:
@@ -176,7 +176,7 @@ def _first_run(tuning: Tuning) -> tuple[Run, Path]:
 
 
 def _print(tested: _Tested) -> None:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
     from hasten.reports.text import print_speedtest
     from hasten.reports.tuning import print_tuning
 
@@ -198,7 +198,7 @@ def _print(tested: _Tested) -> None:
 
 
 def _print_json(tested: list[_Tested], *, one: bool) -> None:
-    from hasten.diagnosis.diagnose import diagnose
+    from hasten.measurement.diagnose import diagnose
 
     found = [
         {

@@ -19,7 +19,7 @@ from hasten.cli.parts import (
     time_span,
 )
 from hasten.errors import CommandError, PlanError
-from hasten.measurement.results import RESULTS
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
@@ -159,20 +159,20 @@ def add_run(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from hasten.launch.launch import command_argv
     from hasten.machine.machine import read_machine
-    from hasten.measurement.launch import command_words
     from hasten.tuning.plan import Plan, doubts, read_plan, with_changes
     from hasten.tuning.running import run_under
 
     if args.json:
         raise CommandError("run prints only the script's output; use `hasten report --json` for the record")
-    words = command_of(args)
-    command = command_words(words, module=args.module)
+    argv = command_of(args)
+    command = command_argv(argv, module=args.module)
     if args.auto and not args.plan.exists():
         _tune(args, resume=False)
-    recorded = ("-m", *words) if args.module else tuple(words)
+    recorded = ("-m", *argv) if args.module else tuple(argv)
     only_set = not args.plan.exists() and args.set and args.plan == PLAN
     plan = with_changes(Plan(settings={}, proof="proven") if only_set else read_plan(args.plan), args.set)
     for line in doubts(plan, read_machine(), recorded):
         print_error(line)
-    return run_under(plan, command, told=recorded, root=RESULTS)
+    return run_under(plan, command, recorded=recorded, root=RESULTS)

@@ -7,7 +7,6 @@ It never initializes the device itself. What only CUDA has is in `cuda.py`. Only
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,55 +89,8 @@ def free_memory(device: torch.device) -> int:
     return int(ask(device)[0] if ask is not None else module.recommended_max_memory() - memory_in_use())
 
 
-def share_in_use() -> float:
-    """Share of the current device's memory in use, 0..1; on MPS of the recommended maximum."""
-    module = torch.get_device_module(built_for())
-    ask = getattr(module, "mem_get_info", None)
-    if ask is None:
-        return memory_in_use() / module.recommended_max_memory()
-    free, total = ask()
-    return 1.0 - free / total
-
-
-def give_back_memory() -> None:
-    """Release the memory that torch's allocator caches; does nothing if the device was never used."""
-    if is_in_use():
-        torch.get_device_module(built_for()).empty_cache()
-
-
 def cache_holders() -> list[Any]:
     """The modules of torch that have an `empty_cache`."""
     kind = built_for()
     modules = [torch.accelerator, *([] if kind is None else [torch.get_device_module(kind)])]
     return [module for module in modules if hasattr(module, "empty_cache")]
-
-
-def random_states() -> dict[int, torch.Tensor]:
-    """The random state of each device by its index; empty if the device was never used."""
-    if not is_in_use():
-        return {}
-    return {number: _random_state(number) for number in range(torch.accelerator.device_count())}
-
-
-def random_state() -> dict[int, torch.Tensor]:
-    """The random state of the current device by its index; empty if the device was never used."""
-    if not is_in_use():
-        return {}
-    number = torch.accelerator.current_device_index()
-    return {number: _random_state(number)}
-
-
-def set_random_states(states: Mapping[int, torch.Tensor]) -> None:
-    """Restore random states, by device index."""
-    for number, state in states.items():
-        torch.get_device_module(built_for()).set_rng_state(state, *_numbered(number))
-
-
-def _random_state(number: int) -> torch.Tensor:
-    return torch.get_device_module(built_for()).get_rng_state(*_numbered(number))
-
-
-def _numbered(number: int) -> tuple[torch.device, ...]:
-    """The device argument of the random-state functions; MPS has one device and takes no argument."""
-    kind = str(built_for())
-    return () if kind == "mps" else (torch.device(kind, number),)

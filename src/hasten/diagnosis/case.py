@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from hasten.diagnosis.ceiling import intervention, train_loader
+from hasten.diagnosis.breakdown import intervention, train_loader
 from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Phase, Run, Where
 from hasten.stats import scaled
 

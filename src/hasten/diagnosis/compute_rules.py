@@ -1,13 +1,12 @@
-"""Rules about computing: what was tried, and what can only be inferred."""
+"""Rules about computing, for what can only be inferred."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from hasten import format
-from hasten.diagnosis import tried_rules
+from hasten.diagnosis.breakdown import intervention
 from hasten.diagnosis.case import Case
-from hasten.diagnosis.ceiling import intervention
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
 
@@ -19,14 +18,12 @@ TINY_BATCH = 4
 IDLE_FLOPS = 4e9  # per second: a few percent of what one CPU core computes in float32
 
 
-def findings(case: Case) -> Iterator[Finding]:
-    """All findings about computing."""
-    tried = tried_rules.findings(case)
-    yield from tried
+def findings(case: Case, tried: Sequence[Finding]) -> Iterator[Finding]:
+    """All findings about computing that no experiment confirms; `tried` are those that one did."""
     double = _double_precision(case)
     if double is not None:
         yield double
-    # Inferred findings get only the time that the trials leave.
+    # Inferred findings get only the time that the confirmed ones leave.
     calling = _calling(case, tried)
     if calling is not None:
         yield calling

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from hasten import format
 from hasten.diagnosis.case import WORTH, Case
-from hasten.records import Finding, HotLine, Interval, LoaderFacts, Stage
+from hasten.records import Finding, FindingKind, HotLine, Interval, LoaderFacts, Stage
 
 # Share of the headroom from which an option of the loader counts as the cause instead of the stages. More workers only
 # hide slow work; too many of them, or too short a queue, is a problem whatever the work is.
 SUFFICES = {"too_few_workers": 0.75, "too_many_workers": 0.5, "shallow_prefetch": 0.5}
 
-STAGE_KINDS = {
+STAGE_KINDS: dict[str, FindingKind] = {
     "read": "slow_read",
     "decode": "slow_decode",
     "transform": "slow_transform",
@@ -62,7 +62,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     if not train.num_workers or start < WORTH * case.step:
         return None
     measured = case.measured("worker_startup", of=start)
-    if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.made_anew)):
+    if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.recreated)):
         return None
     # Without a trial: all of it except one ordinary wait.
     saved, interval = measured if measured is not None else (start * 0.9, None)
@@ -79,7 +79,7 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
             else f"epoch starts take {format.share(start / case.step)} of the time",
         ),
         remedy="Create the DataLoader once, before the epoch loop, with persistent_workers=True."
-        if train.made_anew
+        if train.recreated
         else "Set persistent_workers=True.",
         where=train.where,
     )
@@ -118,10 +118,11 @@ def _bounded(case: Case, saved: float) -> Interval | None:
 
 
 def _workers(case: Case, train: LoaderFacts) -> Finding | None:
-    for kind, title in (
-        ("too_few_workers", "Too few workers"),
-        ("too_many_workers", "Too many workers for the cores"),
-    ):
+    titles: dict[FindingKind, str] = {
+        "too_few_workers": "Too few workers",
+        "too_many_workers": "Too many workers for the cores",
+    }
+    for kind, title in titles.items():
         measured = case.measured(kind)
         if measured is None:
             continue
@@ -198,7 +199,7 @@ def _prefetch(case: Case, train: LoaderFacts) -> Finding | None:
 class _Cost:
     """One kind of work: its stages, and their seconds per step if done by a single worker."""
 
-    kind: str
+    kind: FindingKind
     seconds: float
     stages: tuple[Stage, ...]
 
@@ -207,7 +208,7 @@ class _Cost:
 BY_SIZE = ("Image.convert", "Image.resize", "Image.thumbnail", "cv2.resize", "cv2.cvtColor", "Resize")
 
 
-def _kind_of(stage: Stage, *, images: bool) -> str | None:
+def _kind_of(stage: Stage, *, images: bool) -> FindingKind | None:
     if images and (stage.name == "read" or stage.detail in BY_SIZE):
         return "slow_decode"
     return STAGE_KINDS.get(stage.name)

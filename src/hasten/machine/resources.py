@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
 
-from hasten.cgroup import find_cgroup
+import psutil
+
+from hasten.cgroup import CgroupFolders, find_cgroup, read_memory, read_throttled_seconds
 from hasten.devices.nvml import Nvml
-from hasten.machine.box import BoxCounters, read_box
 from hasten.machine.processes import ProcessCounters, ProcessTree, RisingCounter, read_pss
 from hasten.records import DeviceSample, ResourceSample
 
-# Reading the PSS walks the process's page tables under its memory lock, so it is done rarely, and more rarely the longer it
+# Reading the PSS walks the process's page tables under its memory lock, so it is done rarely, and less often the longer it
 # takes.
 PSS_INTERVAL = 5.0
 PSS_SHARE = 0.002
@@ -129,7 +130,7 @@ class ResourceSampler:
 
     `clock` gives seconds on the run's clock; `interval` is seconds between samples. Afterwards `samples`
     holds what was seen, `seen` the (pid, creation time) of every process that was ever in the tree (for
-    whoever has to end what it left behind), `cpu_seconds` what sampling cost, and `failure` why it stood
+    what has to end what it left behind), `cpu_seconds` what sampling cost, and `failure` why it stood
     aside, if it did.
     """
 
@@ -218,3 +219,35 @@ class ResourceSampler:
         self._pss_of, self._pss_at = there, time.monotonic()
         self._pss_took = self._pss_at - started
         return pss
+
+
+@dataclass(frozen=True)
+class BoxCounters:
+    """Core-seconds since the machine started, and current bytes. None: unknown."""
+
+    busy_seconds: float
+    stolen_seconds: float | None  # by the hypervisor
+    throttled_seconds: float | None  # by the cgroup's quota
+    available_bytes: int
+    page_cache_bytes: int | None
+    swap_used_bytes: int
+
+
+def read_box(cpu_group: CgroupFolders | None, memory_group: CgroupFolders | None) -> BoxCounters:
+    """The current counters."""
+    times, memory, limit = psutil.cpu_times(), psutil.virtual_memory(), read_memory(memory_group)
+    cached = getattr(memory, "cached", None)
+    return BoxCounters(
+        busy_seconds=busy_of(times),
+        stolen_seconds=getattr(times, "steal", None),
+        throttled_seconds=read_throttled_seconds(cpu_group),
+        available_bytes=memory.available if limit is None else min(memory.available, limit.available),
+        # Shared memory counts as cached, but cannot be reclaimed.
+        page_cache_bytes=None if cached is None else max(0, cached + memory.buffers - memory.shared),
+        swap_used_bytes=psutil.swap_memory().used,
+    )
+
+
+def busy_of(times: object) -> float:
+    """Busy core-seconds in psutil's `cpu_times`. Waiting for a disk does not count."""
+    return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))

@@ -1,16 +1,18 @@
-"""What each further run did to the step, as Interventions."""
+"""What each follow-up launch did to the step, as Interventions; and what another decoder would save."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
-from hasten.measurement.folding import epoch_starts, segment_means, validation_cycles
-from hasten.measurement.inside.programs import JOINED
-from hasten.measurement.interventions import Further
-from hasten.measurement.recorder import Recorded
+from hasten.agent.segments import JOINED
+from hasten.launch.folding import epoch_starts, segment_means, validation_cycles
+from hasten.launch.recorder import Recorded
+from hasten.measurement.followups import FollowUpRun
 from hasten.raw_run import DEVICE_REPLAY, JOIN, PLAIN, REPLAY
 from hasten.records import Interval, Intervention
 from hasten.stats import ratio_interval, scaled
@@ -77,7 +79,7 @@ def compare(
     )
 
 
-def against(further: Further, recorded: Recorded, base: Recorded) -> Intervention:
+def against(further: FollowUpRun, recorded: Recorded, base: Recorded) -> Intervention:
     """A launch of its own against a plain one, by what it is about."""
     settings, number = further.settings, len(recorded.measured)
     if further.name == "validation_gradients":
@@ -87,3 +89,44 @@ def against(further: Further, recorded: Recorded, base: Recorded) -> Interventio
     else:
         sides = segment_means(recorded.steps, PLAIN), segment_means(base.steps, PLAIN)
     return compare(further.name, *sides, num_steps=number, settings=settings)
+
+
+MOST_FILES = 12
+ROUNDS = 4
+
+
+def compare_decoders(files: Sequence[str]) -> tuple[Interval, str] | None:
+    """Pillow's seconds over simplejpeg's on the JPEG files among `files`; None when there are none."""
+    contents = [data for data in (_read(f) for f in files[: 4 * MOST_FILES]) if data[:3] == b"\xff\xd8\xff"]
+    contents = contents[:MOST_FILES]
+    if len(contents) < 4:
+        return None
+    import io
+
+    import simplejpeg
+    from PIL import Image
+
+    def pillow(data: bytes) -> object:
+        return Image.open(io.BytesIO(data)).convert("RGB")
+
+    def other(data: bytes) -> object:
+        return simplejpeg.decode_jpeg(data, colorspace="RGB")
+
+    times: dict[object, list[float]] = {pillow: [], other: []}
+    try:
+        for _ in range(ROUNDS):
+            for decode in (pillow, other, other, pillow):
+                start = time.thread_time()
+                for data in contents:
+                    decode(data)
+                times[decode].append(time.thread_time() - start)
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None  # a file that only one of them reads says nothing about speed
+    return Interval(*ratio_interval(times[pillow], times[other])), "simplejpeg"
+
+
+def _read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError:
+        return b""

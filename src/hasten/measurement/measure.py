@@ -1,8 +1,4 @@
-"""From the user's command to a saved Run: the first launch, the further ones, and the record.
-
-In: the words of a command. Out: a Run, and its file. Refuses to conclude and to print; whoever calls is told of
-progress by a callback.
-"""
+"""From the user's command to a saved Run: the first launch, the follow-up launches, and the record."""
 
 from __future__ import annotations
 
@@ -17,17 +13,16 @@ import msgspec
 
 from hasten import __version__
 from hasten.errors import NoStepError, ScriptError
+from hasten.launch.launch import OUTPUT, Launch, Outcome, command_argv, failure, why_no_step
+from hasten.launch.recorder import Recorded
+from hasten.launch.results import RESULTS, new_folder
+from hasten.launch.shares import shares_of
+from hasten.launch.timeline import timeline_of
 from hasten.machine.disk import read_twice
 from hasten.machine.machine import read_machine
-from hasten.measurement.decoders import compare_decoders
-from hasten.measurement.effects import TOO_FEW, against, read_switches
-from hasten.measurement.failures import failure, why_no_step
-from hasten.measurement.interventions import LEAST_SECONDS, Further, broken_segment, choose, promising, shares_of
-from hasten.measurement.launch import OUTPUT, Launch, Outcome, command_words
-from hasten.measurement.recorder import Recorded
-from hasten.measurement.results import RESULTS, new_folder
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.timeline import timeline_of
+from hasten.measurement.effects import TOO_FEW, against, compare_decoders, read_switches
+from hasten.measurement.followups import FollowUpRun, broken_segment, choose, promising
+from hasten.optimizations.optimization import LEAST_SECONDS
 from hasten.protocol import LaunchSpec
 from hasten.raw_run import busiest
 from hasten.records import (
@@ -41,6 +36,7 @@ from hasten.records import (
     to_json,
 )
 from hasten.safe_text import redacted
+from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
@@ -51,7 +47,7 @@ def _unheard(_what: str, _done: float, _expected: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class MeasureOptions:
     """How to measure."""
 
     steps: int | None = None
@@ -65,10 +61,10 @@ class Wanted:
 
 
 def measure(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     module: bool = False,
-    wanted: Wanted | None = None,
+    options: MeasureOptions | None = None,
     root: Path = RESULTS,
     workspace: Workspace | None = None,
     on_progress: Progress = _unheard,
@@ -76,14 +72,14 @@ def measure(
     """Measure a command where it stands; return its Run and the folder that holds `run.json`.
 
     `root` is where results are kept, `.hasten` beside the working directory by default. Raises HastenError for
-    what the user can mend: NoStepError when no step was seen, ScriptError when the script itself failed.
+    what the user can fix: NoStepError when no step was seen, ScriptError when the script itself failed.
     """
-    wanted = wanted or Wanted()
-    command = command_words(words, module=module)
+    options = options or MeasureOptions()
+    command = command_argv(argv, module=module)
     folder = new_folder(root / "runs")
     try:
         with Workspace() if workspace is None else contextlib.nullcontext(workspace) as around:
-            run = _Measuring(command, words, around, wanted, on_progress, module=module).run(folder.name)
+            run = _Measuring(command, argv, around, options, on_progress, module=module).run(folder.name)
         (folder / "run.json").write_bytes(to_json(run))
     except BaseException:
         folder.rmdir()  # no folder for a run that has no record
@@ -97,17 +93,17 @@ class _Measuring:
     def __init__(
         self,
         command: Sequence[str],
-        words: Sequence[str],
+        argv: Sequence[str],
         workspace: Workspace,
-        wanted: Wanted,
+        options: MeasureOptions,
         on_progress: Progress,
         *,
         module: bool,
     ) -> None:
         self.command = command
-        self.words = redacted(("-m", *words) if module else words)
+        self.argv = redacted(("-m", *argv) if module else argv)
         self.workspace = workspace
-        self.wanted = wanted
+        self.options = options
         self.on_progress = on_progress
         self.notes: list[str] = []
         self.started = time.monotonic()
@@ -118,22 +114,22 @@ class _Measuring:
         machine = read_machine()
         if machine.devices:
             machine = read_machine(ask_torch=True)
-        spec = replace(self.wanted.spec, mode="measure", seconds=self.wanted.seconds, num_steps=self.wanted.steps)
-        outcome = self._launch(FIRST_LAUNCH, spec, expected=self.wanted.seconds)
+        spec = replace(self.options.spec, mode="measure", seconds=self.options.seconds, num_steps=self.options.steps)
+        outcome = self._launch(FIRST_LAUNCH, spec, expected=self.options.seconds)
         recorded = self._recorded(outcome)
-        facts = _with_decoders(recorded.facts(), quick=self.wanted.quick)
+        facts = _with_decoders(recorded.facts(), quick=self.options.quick)
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
-        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.wanted.spec.fixes])
-        if not self.wanted.quick:
+        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.options.spec.fixes])
+        if not self.options.quick:
             further = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
         run = run_of(
             recorded,
             name=name,
-            command=self.words,
+            command=self.argv,
             started=started,
             zero=outcome.started,
             machine=machine,
@@ -163,7 +159,7 @@ class _Measuring:
     ) -> Outcome:
         folder, quiet = self.workspace.new_folder(), spec.mode != "measure"
         with contextlib.ExitStack() as stack:
-            output = self.wanted.script_output
+            output = self.options.script_output
             if quiet:
                 output = stack.enter_context((folder / OUTPUT).open("wb")).fileno()
             launch = Launch(
@@ -171,10 +167,10 @@ class _Measuring:
                 spec=spec,
                 folder=folder,
                 workspace=self.workspace,
-                environment={**self.wanted.environment, **(environment or {})},
+                environment={**self.options.environment, **(environment or {})},
                 output=output,
                 quiet=quiet,
-                patience=self.wanted.patience,
+                patience=self.options.patience,
                 on_status=lambda status: self.on_progress(what, status.seconds, expected),
             )
             return launch.run()
@@ -202,7 +198,7 @@ class _Measuring:
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
-    def _further(self, chosen: Sequence[Further], base: Recorded) -> list[Intervention]:
+    def _further(self, chosen: Sequence[FollowUpRun], base: Recorded) -> list[Intervention]:
         found: list[Intervention] = []
         for number, further in enumerate(chosen):
             if self._time_over():
@@ -219,18 +215,18 @@ class _Measuring:
             tried = against(further, recorded, base)
             if promising(tried):
                 # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
-                plain = self._one(what + ", baseline", further.beside())
+                plain = self._one(what + ", baseline", further.baseline())
                 tried = against(further, recorded, _read(plain)) if plain is not None else tried
             found.append(tried)
         return found
 
     def _time_over(self) -> bool:
-        return time.monotonic() - self.started > self.wanted.begun_within
+        return time.monotonic() - self.started > self.options.begun_within
 
-    def _alternating(self, what: str, further: Further) -> list[Intervention]:
+    def _alternating(self, what: str, further: FollowUpRun) -> list[Intervention]:
         """All switches of one launch; what it does not come to, in further ones."""
         found: dict[str, Intervention] = {}
-        left: Further | None = further
+        left: FollowUpRun | None = further
         while left is not None and not self._time_over():
             outcome = self._one(what, left)
             if outcome is None:
@@ -240,17 +236,17 @@ class _Measuring:
             broken = broken_segment(recorded)
             if broken is not None:
                 self.notes.append(f"{broken}: the script failed under it: {outcome.last_line}")
-            left = left.rest(recorded)
+            left = left.remaining_after(recorded)
         return list(found.values())
 
-    def _one(self, what: str, further: Further) -> Outcome | None:
+    def _one(self, what: str, further: FollowUpRun) -> Outcome | None:
         """One further launch; None, and a note, when the script did not train under it."""
-        base, asked = self.wanted.spec, further.interventions
+        base, asked = self.options.spec, further.interventions
         fixes = {fix.name: fix for fix in (*base.fixes, *further.fixes)}  # its own in the place of their namesakes
         spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()))
         expected = further.seconds + LEAST_SECONDS
         if asked is not None:
-            within = self.wanted.begun_within - (time.monotonic() - self.started)
+            within = self.options.begun_within - (time.monotonic() - self.started)
             spec = replace(spec, mode="interventions", interventions=replace(asked, within=within))
             expected += LEAST_SECONDS * len(asked.switches)
         try:
@@ -264,14 +260,14 @@ class _Measuring:
         return outcome
 
 
-def _untried(chosen: Sequence[Further], made: Sequence[Intervention]) -> tuple[str, ...]:
+def _untried(chosen: Sequence[FollowUpRun], made: Sequence[Intervention]) -> tuple[str, ...]:
     causes = [cause for further in chosen for cause in further.causes]
-    told = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
-    return tuple(cause for cause in causes if cause not in told)
+    known = {tried.name for tried in made if tried.ratio is not None or tried.note != TOO_FEW}
+    return tuple(cause for cause in causes if cause not in known)
 
 
 def _read(outcome: Outcome) -> Recorded:
-    """What the process told that made most steps."""
+    """The record of the process that made most steps."""
     return Recorded(busiest(outcome.raws), outcome.stages, exit_code=outcome.exit_code)
 
 

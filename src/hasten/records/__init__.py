@@ -6,7 +6,17 @@ zero.
 
 from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName, Value
 from hasten.records.codec import RECORD_VERSION, Record, encode, from_json, to_json
-from hasten.records.diagnosis import Breakdown, CacheNeed, Ceiling, CheckLine, Comparison, Diagnosis, Finding, WhatIf
+from hasten.records.diagnosis import (
+    Breakdown,
+    CacheNeed,
+    Ceiling,
+    CheckLine,
+    Comparison,
+    Diagnosis,
+    Finding,
+    FindingKind,
+    WhatIf,
+)
 from hasten.records.machine import Device, DeviceSample, DiskKind, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
     PHASES,
@@ -36,11 +46,11 @@ from hasten.records.timeline import Bar, Timeline
 from hasten.records.tuning import (
     BothSides,
     Check,
-    Followed,
     Guarantee,
-    Heat,
+    PlannedRunRecord,
     Proof,
     ProofVerdict,
+    ScreeningRun,
     Settings,
     Skipped,
     SkippedState,
@@ -74,9 +84,8 @@ __all__ = [
     "Facts",
     "FileRead",
     "Finding",
-    "Followed",
+    "FindingKind",
     "Guarantee",
-    "Heat",
     "HotLine",
     "Interval",
     "Intervention",
@@ -86,6 +95,7 @@ __all__ = [
     "OptimizerFacts",
     "Overhead",
     "Phase",
+    "PlannedRunRecord",
     "Proof",
     "ProofVerdict",
     "Record",
@@ -93,6 +103,7 @@ __all__ = [
     "Role",
     "Run",
     "SandboxForm",
+    "ScreeningRun",
     "Settings",
     "Skipped",
     "SkippedState",

@@ -8,7 +8,7 @@ import msgspec
 
 from hasten.errors import RecordError
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 # The name of a result and of its folder. It becomes part of a path, so it must not contain separators.
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z._-]*\Z", max_length=100)]
@@ -48,15 +48,17 @@ def _text_only(value: Any) -> Any:
 def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record") -> AnyRecord:
     """Decode and validate a record.
 
-    Raises RecordError, naming `source`, if the bytes are not such a record or its version is newer.
+    Raises RecordError, naming `source`, if the bytes are not such a record, or of another version.
     """
     try:
-        version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("version")
-        newer = version is not None and msgspec.json.decode(version, type=int) > RECORD_VERSION
+        text = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("version")
+        version = RECORD_VERSION if text is None else msgspec.json.decode(text, type=int)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordError(f"{source} is corrupt or not a hasten record ({error}); measure again") from None
-    if newer:
+    if version > RECORD_VERSION:
         raise RecordError(f"{source} was written by a newer hasten; run `pip install --upgrade hasten`")
+    if version < RECORD_VERSION:
+        raise RecordError(f"{source} was written by an older hasten; measure again")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

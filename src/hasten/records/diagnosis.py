@@ -8,6 +8,48 @@ from hasten.protocol import Phase
 from hasten.records.codec import Record
 from hasten.records.run import Interval, Verdict, Where
 
+# Each has a section in docs/bottlenecks.md.
+FindingKind = Literal[
+    "slow_read",
+    "slow_decode",
+    "slow_transform",
+    "slow_collate",
+    "too_few_workers",
+    "too_many_workers",
+    "worker_startup",
+    "python_bound_data",
+    "shallow_prefetch",
+    "busy_machine",
+    "pageable_copy",
+    "blocking_copy",
+    "wide_copy",
+    "default_stream_copy",
+    "sync_points",
+    "launch_bound",
+    "full_precision",
+    "double_precision",
+    "channels_first",
+    "cudnn_autotune",
+    "unfused_optimizer",
+    "zero_grad_in_place",
+    "anomaly_detection",
+    "profiler_on",
+    "validation_gradients",
+    "validation_often",
+    "checkpoint_often",
+    "logging_each_step",
+    "small_batch",
+    "memory_full",
+    "allocator_thrash",
+    "page_faults",
+    "thread_contention",
+    "denormals",
+    "cuda_unused",
+    "cpu_only_build",
+    "data_parallel",
+    "script_bound",
+]
+
 
 class Breakdown(Record, frozen=True):
     """Where the mean step goes. `phases` and `unaccounted` sum to `step_seconds`; None means not seen."""
@@ -39,7 +81,7 @@ class Ceiling(Record, frozen=True):
 class Finding(Record, frozen=True):
     """A bottleneck: its cost, the evidence, the place in the source, and what to do."""
 
-    kind: str  # a section of docs/bottlenecks.md
+    kind: FindingKind
     title: str
     recoverable: float  # seconds per step that fixing it would save
     interval: Interval | None = None  # of recoverable, if measured by an intervention

@@ -84,7 +84,7 @@ class LoaderFacts(Record, frozen=True):
     num_samples: int | None  # in the dataset
     prefetch_factor: int | None = None
     persistent_workers: bool = False
-    made_anew: bool = False  # the script creates a new DataLoader, with new workers, for each epoch
+    recreated: bool = False  # the script creates a new DataLoader, with new workers, for each epoch
     pin_memory: bool = False
     start_method: StartMethod | None = None
     in_memory: bool = False  # the dataset only indexes tensors or arrays in memory
@@ -229,7 +229,7 @@ class Overhead(Record, frozen=True):
     ratio: Interval | None  # instrumented / uninstrumented step time, from alternating segments of one run
     marks_per_step: float
     seconds_per_mark: float
-    record_seconds: float = 0.0  # estimated overhead of the baseline hooks, in seconds per step
+    hook_seconds: float = 0.0  # estimated overhead of the baseline hooks, in seconds per step
     sampler_cpu: float | None = None  # cores used by resource sampling, in hasten's own process
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hasten.protocol import Value
 from hasten.records.codec import Name, Record
-from hasten.records.diagnosis import CacheNeed
+from hasten.records.diagnosis import CacheNeed, FindingKind
 from hasten.records.machine import Machine
 from hasten.records.run import Interval, Verdict
 
@@ -49,7 +49,7 @@ class Check(Record, frozen=True):
     @property
     def is_optional(self) -> bool:
         """Whether a plan can be proven without it."""
-        return self.what in ("batches", "variety", "drawn anew")
+        return self.what in ("batches", "variety", "random draws")
 
 
 class BothSides(Record, frozen=True):
@@ -58,7 +58,7 @@ class BothSides(Record, frozen=True):
     what: str  # "seconds a step" "loss" "metric" "seconds to target" "seconds to target, or to the end"
     baseline: tuple[float, ...]
     plan: tuple[float, ...]
-    beside: Settings = {}  # settings of the baseline, with which it draws the same random numbers as the plan
+    reference_settings: Settings = {}  # settings of the baseline, with which it draws the same random numbers as the plan
     difference: Interval | None = None  # mean of plan - baseline over pairs
 
 
@@ -70,12 +70,12 @@ class Proof(Record, frozen=True):
     speedup: Interval | None = None  # baseline / plan step time
     baseline_rate: float | None = None  # samples per second
     plan_rate: float | None = None
-    sooner: Interval | None = None  # baseline / plan time until the script's metric reached its target
+    target_speedup: Interval | None = None  # baseline / plan time until the script's metric reached its target
     measured: tuple[BothSides, ...] = ()
     baseline_losses: tuple[float | None, ...] = ()  # losses of the first steps, for one seed; None: not finite
     plan_losses: tuple[float | None, ...] = ()
     plan_batches: tuple[float, ...] = ()  # mean of the first tensor of each batch, in the same launch
-    beside: Settings = {}  # settings of the baseline's losses, with which it draws the same random numbers as the plan
+    reference_settings: Settings = {}  # settings of the baseline's losses, with which it draws the same random numbers as the plan
     checks: tuple[Check, ...] = ()
     broken_by: tuple[str, ...] = ()  # fixes that were dropped by the quality check
     broken_because: tuple[str, ...] = ()  # the reason for each of them
@@ -84,7 +84,7 @@ class Proof(Record, frozen=True):
 class Suggestion(Record, frozen=True):
     """A change that needs an edit in the user's source."""
 
-    kind: str  # of the finding
+    kind: FindingKind
     file: str
     line: int
     source: str  # the line itself, stripped
@@ -106,7 +106,7 @@ class Skipped(Record, frozen=True):
     )
 
 
-class Heat(Record, frozen=True):
+class ScreeningRun(Record, frozen=True):
     """One full run with a training recipe and the plan's other fixes, used to choose the recipe to prove."""
 
     settings: Settings  # the recipe; empty: the script's own
@@ -117,7 +117,7 @@ class Heat(Record, frozen=True):
     note: str = ""  # why it failed
 
 
-class Followed(Record, frozen=True):
+class PlannedRunRecord(Record, frozen=True):
     """A run of `hasten run`: its own counts, written at its end."""
 
     script: str  # or the name of the module
@@ -141,7 +141,7 @@ class Tuning(Record, frozen=True):
     state: Literal["running", "interrupted", "done"]
     settings: Settings = {}  # of the plan
     trials: tuple[Trial, ...] = ()
-    heats: tuple[Heat, ...] = ()
+    screening_runs: tuple[ScreeningRun, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     proof: Proof | None = None

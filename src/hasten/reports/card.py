@@ -4,14 +4,173 @@
 says so.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hasten import format
-from hasten.records import Diagnosis, Finding, Run
-from hasten.reports.bar import add_bar
-from hasten.reports.sheet import Sheet
-from hasten.reports.stages import add_loader
+from hasten.records import PHASES, STAGES, Breakdown, Diagnosis, Finding, LoaderFacts, Run, Stage
+from hasten.reports.sheet import HARD_SPACE, Piece, Sheet
 from hasten.reports.surroundings import add_machine, add_overhead, add_use, cache_lines
+
+_COLORS = {
+    "data_wait": "red",
+    "epoch_start": "magenta",
+    "copy": "yellow",
+    "forward": "green",
+    "loss": "bright_green",
+    "backward": "blue",
+    "optimizer": "cyan",
+    "zero_grad": "bright_cyan",
+    "sync": "bright_red",
+    "logging": "bright_yellow",
+    "validation": "bright_magenta",
+    "checkpoint": "bright_blue",
+    "script": "white",
+}
+_REST = "bright_black"
+_SMALLEST = 0.01  # share of the step; smaller phases are listed on one line
+_ENTRY = 30  # columns of a legend entry
+
+
+class _Part(NamedTuple):
+    name: str
+    seconds: float
+    glyph: str
+    color: str
+
+
+def add_bar(sheet: Sheet, breakdown: Breakdown) -> None:
+    """Add the bar, its legend, and a list of phases that are small or were not seen."""
+    seen = [(name, seconds) for name, seconds in _in_order(breakdown) if seconds is not None]
+    whole = max(breakdown.step_seconds, sum(max(0.0, seconds) for _, seconds in seen))
+    if whole <= 0:
+        return
+    large = [pair for pair in seen if pair[1] >= _SMALLEST * whole]
+    glyphs = _glyphs(sheet)
+    parts = [
+        _Part(format.phase(name), seconds, glyphs[index % len(glyphs)], _COLORS.get(name, _REST))
+        for index, (name, seconds) in enumerate(large)
+    ]
+    sheet.paragraph(*_segments(parts, width=sheet.width - sheet.gutter))
+    _add_legend(sheet, parts, whole=whole)
+    small = [
+        f"{format.phase(name)} {format.seconds(took)}".replace(" ", HARD_SPACE)
+        for name, took in seen
+        if (name, took) not in large
+    ]
+    if small:
+        sheet.paragraph((f"under {format.share(_SMALLEST)} each: {', '.join(small)}", "dim"))
+    unseen = [format.phase(name) for name, seconds in _in_order(breakdown) if seconds is None]
+    if unseen:
+        sheet.paragraph((f"{format.NOT_SEEN}: {', '.join(unseen)}", "dim"))
+
+
+def _in_order(breakdown: Breakdown) -> list[tuple[str, float | None]]:
+    return [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
+
+
+def _glyphs(sheet: Sheet) -> str:
+    """Characters of the bar's parts: one block in color, four shades in monochrome, ASCII where blocks cannot be shown."""
+    if not sheet.can_show("█░▓▒"):
+        return "#.=o*-+:"
+    return "█" if sheet.colored else "█░▓▒"
+
+
+def _segments(parts: Sequence[_Part], *, width: int) -> list[Piece]:
+    """The bar: each part's cells are proportional to its share of the total."""
+    total = sum(part.seconds for part in parts)
+    pieces: list[Piece] = []
+    before = 0.0
+    for part in parts:
+        start, before = round(before / total * width), before + part.seconds
+        pieces.append((part.glyph * (round(before / total * width) - start), part.color))
+    return pieces
+
+
+def _add_legend(sheet: Sheet, parts: Sequence[_Part], *, whole: float) -> None:
+    entries: list[list[Piece]] = [
+        [
+            (part.glyph, part.color),
+            part.name,
+            f" {format.seconds(part.seconds)}",
+            f" {format.share(part.seconds / whole)}",
+        ]
+        for part in parts
+    ]
+    num_columns = max(1, min((sheet.width - sheet.gutter) // _ENTRY, 3, len(entries)))
+    num_rows = -(-len(entries) // num_columns)
+    rows: list[list[Piece]] = []
+    for row in range(num_rows):
+        cells: list[Piece] = []
+        for index in range(row, num_rows * num_columns, num_rows):
+            cells += [*(entries[index] if index < len(entries) else [""] * 4), " "]
+        rows.append(cells)
+    sheet.table(rows, align="llrrl" * num_columns, gap=1)
+
+
+def add_loader(sheet: Sheet, run: Run, *, num_stages: int) -> None:
+    """Add the training loader that works most, with its stages, and the names of the others."""
+    loaders = [loader for loader in run.facts.loaders if loader.role == "train"]
+    if not loaders:
+        sheet.paragraph(format.NOT_SEEN, label="Loader")
+        return
+    first, *others = sorted(loaders, key=lambda loader: -sum(stage.seconds for stage in loader.stages))
+    sheet.paragraph(", ".join(_header(first)), label="Loader")
+    if first.stages and first.num_measured_samples:
+        _add_stages(sheet, first, num_stages=num_stages)
+    else:
+        sheet.paragraph((f"stages: {format.NOT_MEASURED}", "dim"))
+    if others:
+        sheet.paragraph((f"also: {'; '.join(', '.join(_header(other)) for other in others)}", "dim"))
+
+
+def _header(loader: LoaderFacts) -> list[str]:
+    parts = [loader.name]
+    if loader.batch_size is not None:
+        parts.append(f"batch {format.count(loader.batch_size)}")
+    parts.append(format.count(loader.num_workers, noun="worker") if loader.num_workers else "no workers")
+    if loader.num_workers and loader.queue_ready:
+        ready = format.amount(sum(loader.queue_ready) / len(loader.queue_ready))
+        room = "" if loader.prefetch_factor is None else f" of {loader.prefetch_factor * loader.num_workers}"
+        parts.append(f"on average {ready}{room} batches ready")
+    if loader.in_memory:
+        parts.append("data in memory")
+    return parts
+
+
+def _add_stages(sheet: Sheet, loader: LoaderFacts, *, num_stages: int) -> None:
+    num_samples = loader.num_measured_samples
+    whole = sum(stage.seconds for stage in loader.stages)
+    stages, rest = _largest(loader.stages, num=num_stages)
+    rows: list[list[Piece]] = [[(head, "dim") for head in ("per sample", "wall", "CPU", "share", "bytes")]]
+    for name, group in [
+        *((format.stage(stage.name, detail=stage.detail), [stage]) for stage in stages),
+        *rest,
+    ]:
+        seconds = sum(stage.seconds for stage in group)
+        num_bytes = sum(stage.num_bytes for stage in group)
+        rows.append(
+            [
+                name,
+                format.seconds(seconds / num_samples),
+                format.seconds(sum(stage.cpu_seconds for stage in group) / num_samples),
+                format.share(seconds / whole) if whole > 0 else "",
+                format.size(num_bytes / num_samples) if num_bytes else "",
+            ]
+        )
+    sheet.table(rows, align="lrrrr")
+
+
+def _largest(stages: Sequence[Stage], *, num: int) -> tuple[list[Stage], list[tuple[str, list[Stage]]]]:
+    """The `num` costliest stages, in the order in which a sample passes them, and the others as one group."""
+    ranked = sorted(stages, key=lambda stage: -stage.seconds)
+    kept = ranked if len(ranked) <= num else ranked[: num - 1]
+    rest = ranked[len(kept) :]
+    known = [stage for name in STAGES for stage in stages if stage.name == name]
+    ordered = [*known, *(stage for stage in stages if stage.name not in STAGES)]
+    return [stage for stage in ordered if stage in kept], [(f"{len(rest)} more", rest)] if rest else []
 
 
 class Detail(NamedTuple):

@@ -156,7 +156,7 @@ class ProgressLog:
         if self._expected is not None:
             clock += f" of about {format.clock(self._expected)}"
         words = legible(f"hasten: [{clock}] {text}", encoding=self._console.encoding)
-        with contextlib.suppress(OSError):  # the reader is gone; the work goes on
+        with contextlib.suppress(OSError):  # the reader is gone; the work continues
             self._console.file.write(f"{words}\n")
             self._console.file.flush()
 

@@ -23,8 +23,8 @@ def print_before_and_after(tunings: Sequence[tuple[str, Tuning]], *, console: Co
             rows.append((name, "", "", "", "empty plan" if not tuning.settings else "not proven"))
             continue
         shown = [format.rate(rate) if rate is not None else "" for rate in (proof.baseline_rate, proof.plan_rate)]
-        ratio = format.ratio_interval(proof.sooner or proof.speedup, ci=first)
-        goal = " to the target" if proof.sooner is not None else ""
+        ratio = format.ratio_interval(proof.target_speedup or proof.speedup, ci=first)
+        goal = " to the target" if proof.target_speedup is not None else ""
         rows.append((name, *shown, ratio + goal, VERDICTS[proof.verdict]))
         first = False
     sheet.table(rows, align="lrrll", label="Speed")

@@ -20,7 +20,7 @@ def add_overhead(sheet: Sheet, run: Run, *, step_seconds: float) -> None:
         return
     ratio = overhead.ratio
     marked = None if ratio is None else Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
-    baseline_hooks = format.share(overhead.record_seconds / step_seconds if step_seconds > 0 else None)
+    baseline_hooks = format.share(overhead.hook_seconds / step_seconds if step_seconds > 0 else None)
     marking = f"{format.share_interval(marked)} on instrumented steps"
     if marked is not None and marked.high - marked.low > 2 * NOISY and step_seconds > 0:
         own = overhead.marks_per_step * overhead.seconds_per_mark / step_seconds

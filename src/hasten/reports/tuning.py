@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hasten import format
-from hasten.records import Check, Followed, Interval, Proof, ProofVerdict, Settings, Skipped, Trial, Tuning
+from hasten.records import Check, Interval, PlannedRunRecord, Proof, ProofVerdict, Settings, Skipped, Trial, Tuning
 from hasten.reports.sheet import Sheet
 
 NARROW = 1.2  # largest ratio of an interval's ends that supports "no difference"
@@ -16,7 +16,7 @@ _STYLES: dict[ProofVerdict, str] = {"proven": "green", "not proven": "yellow", "
 
 
 def print_tuning(
-    tuning: Tuning, *, console: Console, plan: str = "", record: str = "", followed: Sequence[Followed] = ()
+    tuning: Tuning, *, console: Console, plan: str = "", record: str = "", followed: Sequence[PlannedRunRecord] = ()
 ) -> None:
     """Print a tuning run.
 
@@ -53,7 +53,7 @@ def print_tuning(
     sheet.print()
 
 
-def _add_followed(sheet: Sheet, followed: Sequence[Followed]) -> None:
+def _add_followed(sheet: Sheet, followed: Sequence[PlannedRunRecord]) -> None:
     if not followed:
         return
     last, runs = followed[0], format.count(len(followed), noun="run")
@@ -73,8 +73,8 @@ def headline(tuning: Tuning) -> str:
     if proof is None:
         return f"Not proven: the search ended after {took}, before the whole plan was compared with the baseline."
     speed = format.speedup(proof.speedup, ci=True)
-    if proof.sooner is not None:
-        sooner = format.ratio_interval(proof.sooner, ci=True)
+    if proof.target_speedup is not None:
+        sooner = format.ratio_interval(proof.target_speedup, ci=True)
         speed = f"Reaches the target sooner, in whole runs: {sooner}"
     unknown = next((check for check in proof.checks if check.state == "unknown" and not check.is_optional), None)
     if unknown is not None and unknown.what == "speed":
@@ -198,14 +198,14 @@ def trial_line(trial: Trial, tuning: Tuning, *, ci: bool = False) -> str:
 
 def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
     """Add the training recipes: when each reached the target, and its final metric."""
-    for number, heat in enumerate(tuning.heats):
-        shown = format.settings(heat.settings, none="baseline recipe")
-        if heat.metric is None:
-            result = f"failed; {heat.note}"
-        elif heat.reached is None:
-            result = f"not reached, final metric {heat.metric:g}"
+    for number, screened in enumerate(tuning.screening_runs):
+        shown = format.settings(screened.settings, none="baseline recipe")
+        if screened.metric is None:
+            result = f"failed; {screened.note}"
+        elif screened.reached is None:
+            result = f"not reached, final metric {screened.metric:g}"
         else:
-            result = f"reached after {format.seconds(heat.reached)}, final metric {heat.metric:g}"
+            result = f"reached after {format.seconds(screened.reached)}, final metric {screened.metric:g}"
         sheet.paragraph(shown, f": {result}", label="" if number else "Target")
 
 

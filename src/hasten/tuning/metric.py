@@ -1,7 +1,6 @@
-"""What whole runs say: the script's own metric at their end, and how soon it reached a target.
+"""Whole runs: the script's own metric at their end, and how soon it reached a target.
 
-In: a pattern, a bench, settings. Out: whole runs, and Checks of the plan's against the script's. Refuses to judge by fewer
-than three seeds.
+Recipes are screened by one whole run each. A plan is compared with the baseline over at least three seeds.
 """
 
 from __future__ import annotations
@@ -9,28 +8,28 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten import format
-from hasten.fixes.catalog import variables_of
-from hasten.measurement.side import Bench, Output, SideError
-from hasten.records import Check, Settings
+from hasten.launch.side import Bench, Output, SideError
+from hasten.optimizations.catalog import variables_of
+from hasten.records import Check, ScreeningRun, Settings
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
-from hasten.tuning.judge import FAR, BaselineError, Judge
-from hasten.tuning.manner import Manner, spec_of
+from hasten.tuning.evaluator import FAR, BaselineError, Evaluator
+from hasten.tuning.trial_config import TrialConfig, spec_of
 
 # Where whole runs part from the first step on, a difference's deviation is 1.4 of the margin, and a plan that is as good
-# passes with a power of 0.36 at 8 seeds, 0.76 at 16: the chance that t / 4 + a mean of deviation 1 / 4, in units of 1.4
+# passes with a power of 0.36 at 8 seeds, 0.76 at 16: the probability that t / 4 + a mean of deviation 1 / 4, in units of 1.4
 # margins, stays below the margin.
-SEEDS = (3, 16)  # a first look, and the second one where that does not tell
+SEEDS = (3, 16)  # a first look, and a second one if that is inconclusive
 FEWEST = 6  # seeds of the second look, where there is no time for all
 REST_OF_NUMBER = re.compile(r"\.?\d|[eE][+-]?\d")
 FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last seed
 TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # a line in a file tells its time only where it is not held back
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # the time of a line is known only if output is not buffered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class Metric:
         """One whole run. Raises SideError."""
         if self.command is not None:
             bench = Bench(self.command, bench.workspace, patience=bench.patience)
-        spec = replace(spec_of(settings, Manner(), shift=shift), mode="hold", seconds=LONGEST)
+        spec = replace(spec_of(settings, TrialConfig(), shift=shift), mode="hold", seconds=LONGEST)
         environment = {**variables_of(settings, scratch=bench.folder), **UNBUFFERED}
         return self._read(bench.run_whole(spec=spec, environment=environment))
 
@@ -73,7 +72,7 @@ class Metric:
         try:
             values = [float(match[1]) for match in found]
         except ValueError:
-            raise SideError(f"{found[-1][1]!r}, found by {self.pattern.pattern!r}, is no number") from None
+            raise SideError(f"{found[-1][1]!r}, found by {self.pattern.pattern!r}, is not a number") from None
         times = [output.seconds_at(match.end()) for match in found]
         reached = next((at for value, at in zip(values, times) if self._is_there(value)), None)
         return WholeRun(value=values[-1], num_values=len(values), reached=reached, seconds=output.seconds)
@@ -89,28 +88,37 @@ class WholeRuns:
     """Whole runs of the script and of the plan, seed by seed."""
 
     metric: Metric
-    beside: Settings = field(default_factory=dict)  # that the script has: they draw the plan's random numbers
+    reference_settings: Settings = field(
+        default_factory=dict
+    )  # that the script has: they draw the plan's random numbers
     baseline: list[WholeRun] = field(default_factory=list)
     plan: list[WholeRun] = field(default_factory=list)
 
-    def add_seed(self, judge: Judge, settings: Settings) -> None:
+    def add_seed(self, evaluator: Evaluator, settings: Settings) -> None:
         """One more seed on both sides; which comes first changes from seed to seed. Raises SideError."""
         number = len(self.baseline)
-        sides = [(self.beside, self.baseline), (settings, self.plan)]
+        sides = [(self.reference_settings, self.baseline), (settings, self.plan)]
         for chosen, into in sides if number % 2 == 0 else sides[::-1]:
-            judge.on_launch(f"whole runs, seed {number + 1}")
+            evaluator.on_launch(f"whole runs, seed {number + 1}")
             key = tuple(sorted(chosen.items())), number
             try:
-                if key not in judge.whole_runs:
-                    judge.whole_runs[key] = self.metric.run(judge.bench, chosen, shift=FAR * number)
+                if key not in evaluator.whole_runs:
+                    evaluator.whole_runs[key] = self.metric.run(evaluator.bench, chosen, shift=FAR * number)
             except SideError as error:
                 raise error if into is self.plan else BaselineError(str(error)) from None
-            into.append(judge.whole_runs[key])
+            into.append(evaluator.whole_runs[key])
 
     def checks(self) -> list[Check]:
         """What they say."""
         before, now = ([run.value for run in side] for side in (self.baseline, self.plan))
-        found = [metric_holds(before, now, higher_is_better=self.metric.higher_is_better, beside=bool(self.beside))]
+        found = [
+            metric_holds(
+                before,
+                now,
+                higher_is_better=self.metric.higher_is_better,
+                reference_settings=bool(self.reference_settings),
+            )
+        ]
         for script, plan in zip(self.baseline, self.plan):
             if script.num_values != plan.num_values and found[0].state == "passed":
                 # A value that is not a number may not look like the others: what follows it was not seen.
@@ -139,29 +147,29 @@ class WholeRuns:
 
 
 def check_whole_runs(
-    judge: Judge, settings: Settings, metric: Metric, *, beside: Settings | None = None
+    evaluator: Evaluator, settings: Settings, metric: Metric, *, reference_settings: Settings | None = None
 ) -> tuple[list[Check], WholeRuns]:
-    """Whole runs at a few seeds; where those do not tell, at as many more as there is time for.
+    """Whole runs at a few seeds; if those are inconclusive, at as many more as there is time for.
 
-    `beside`: what the script runs under, where that was seen to be the script with the plan's random numbers.
+    `reference_settings`: what the script runs under, where that was seen to be the script with the plan's random numbers.
 
     Each look errs one-sidedly in 2.5% of all cases, so that both together do in no more than 5%. The first seed is always
     run; by what it took, further ones are begun only where there is time for them, and for the comparison of speed.
     """
-    runs = WholeRuns(metric, beside or {})
+    runs = WholeRuns(metric, reference_settings or {})
     first, most = metric.seeds
     try:
         while len(runs.baseline) < first:
-            if runs.baseline and runs.seconds(first - len(runs.baseline)) > judge.time_left() + TOLERATED:
+            if runs.baseline and runs.seconds(first - len(runs.baseline)) > evaluator.time_left() + TOLERATED:
                 return [_out_of_time(check, first) for check in runs.checks()], runs
-            runs.add_seed(judge, settings)
+            runs.add_seed(evaluator, settings)
         if any(check.state == "unknown" for check in runs.checks()):
-            in_time = max(0.0, judge.time_left() - FOR_SPEED) / runs.seconds(1)
+            in_time = max(0.0, evaluator.time_left() - FOR_SPEED) / runs.seconds(1)
             number = first + int(min(in_time, most - first))
             if number < min(FEWEST, most):
                 return [_out_of_time(check, most) for check in runs.checks()], runs
-            while len(runs.baseline) < number and (len(runs.baseline) < FEWEST or judge.time_left() > 0):
-                runs.add_seed(judge, settings)
+            while len(runs.baseline) < number and (len(runs.baseline) < FEWEST or evaluator.time_left() > 0):
+                runs.add_seed(evaluator, settings)
     except BaselineError as error:
         return [quality.unknown("metric", str(error))], runs
     except SideError as error:
@@ -176,11 +184,11 @@ def _out_of_time(check: Check, number: int) -> Check:
 
 
 def metric_holds(
-    baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, beside: bool = False
+    baselines: Sequence[float], plans: Sequence[float], *, higher_is_better: bool, reference_settings: bool = False
 ) -> Check:
     """The script's own metric, seed by seed, non-inferior by the test of `quality.no_worse`.
 
-    `beside`: the script drew the plan's random numbers.
+    `reference_settings`: the script drew the plan's random numbers.
     """
     if len(baselines) < 3:
         return quality.unknown("metric", "fewer than three seeds were run to the end")
@@ -193,7 +201,7 @@ def metric_holds(
     level = abs(statistics.fmean(baselines))
     margin = quality.margin_of(level, statistics.stdev(baselines))
     text = (
-        f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if beside else ''}plan "
+        f"metric {statistics.fmean(plans):.4g}, without the {'rest of the ' if reference_settings else ''}plan "
         f"{statistics.fmean(baselines):.4g}; worse by at most "
         f"{worse.high:.2g}, margin {margin:.2g}, {len(baselines)} seeds"
     )
@@ -206,7 +214,7 @@ def target_sooner(
     """The script's metric reaches its target sooner, seed by seed: the interval of the ratio excludes 1.
 
     Seconds from the start of the command. Where the script never came so far, `num_never` times, all the seconds of its
-    run stand for it: the ratio is then at least what is told.
+    run is used instead: the true ratio is then at least the one reported.
     """
     late = sum(reached is None for reached in plans)
     if late:
@@ -220,9 +228,42 @@ def target_sooner(
         without = f"not within {without} at {num_never} of {len(baselines)} seeds"
     text = (
         f"{target:g} reached after {format.seconds(statistics.fmean(reached))}, without the plan {without}: "
-        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as soon, "
+        f"{'at least ' if num_never else ''}{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times sooner, "
         f"{len(reached)} seeds"
     )
     if ratio.low > 1.0:
         return quality.passed("target", text)
     return (quality.failed if ratio.high < 1.0 else quality.unknown)("target", text)
+
+
+SHIFT = -FAR  # a seed that no proof takes
+
+
+def screening_runs(
+    bench: Bench,
+    settings: Settings,
+    recipes: Sequence[Settings],
+    metric: Metric,
+    *,
+    time_left: Callable[[], float],
+    on_launch: Callable[[str], object] = lambda _: None,
+) -> Iterator[ScreeningRun]:
+    """A whole run of the plan with each recipe, as long as there is time for one as long as the last."""
+    longest = 0.0
+    for recipe in recipes:
+        if time_left() <= longest:
+            return
+        on_launch(f"a whole run with {format.settings(recipe, none='its own recipe')}")
+        try:
+            run = metric.run(bench, {**settings, **recipe}, shift=SHIFT)
+            longest = max(longest, run.seconds)
+        except SideError as error:
+            yield ScreeningRun(settings=recipe, note=str(error))
+        else:
+            yield ScreeningRun(settings=recipe, metric=run.value, reached=run.reached)
+
+
+def soonest(ended: Sequence[ScreeningRun]) -> Settings:
+    """The recipe that reached the target first; none where no recipe was sooner than none."""
+    there = [screened for screened in ended if screened.reached is not None]
+    return min(there, key=lambda screened: screened.reached or 0.0).settings if there else {}

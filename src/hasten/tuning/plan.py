@@ -1,7 +1,7 @@
-"""hasten.toml: the plan a person reads, edits and commits.
+"""`hasten.toml`: the plan that a person reads, edits and commits.
 
-In: a finished search, or a file. Out: a file in which every switch is a line with what it gained, or the settings that
-it holds. Refuses what it does not know, in one line that says where it stands.
+Each setting is a line with what it gained. Unknown keys and invalid values are refused in one line that says where they
+are.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ else:
 
 from hasten import format
 from hasten.errors import DirectoryError, PlanError
-from hasten.fixes.catalog import CATALOG, checked, turned_on
-from hasten.fixes.fix import nearest
+from hasten.optimizations.catalog import CATALOG, checked, enabled_in, nearest
 from hasten.protocol import SeenInProof
 from hasten.records import Machine, Proof, Settings, Trial, Tuning, Value
 from hasten.reports.tuning import SUGGESTION, cache_line, outcome, pure_line, suggested, taken_out, why_empty
 from hasten.safe_text import legible
-from hasten.tuning.judge import LASTING
+from hasten.tuning.evaluator import LASTING
 from hasten.tuning.quality import FEWEST_LOSSES
 
 NAME = "hasten.toml"
 SECTIONS = ("made", "machine", "fixes", "cache")
-ON_ANY_MACHINE = ("set_to_none", "no_debug", "no_grad_validation", "gather", "micro_batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +55,13 @@ def read_plan(path: Path) -> Plan:
     except FileNotFoundError:
         raise PlanError(f"there is no plan at {path}; `hasten tune` makes one, `--auto` makes one first") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path} cannot be read ({error}); make it anew with `hasten tune`") from None
+        raise PlanError(f"{path} cannot be read ({error}); recreate it with `hasten tune`") from None
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # what is nested too deep, or has too many digits, among them
-        raise PlanError(f"{path} is no TOML ({error}); mend the line, or make it anew with `hasten tune`") from None
+        raise PlanError(
+            f"{path} is not valid TOML ({error}); fix the line, or recreate the file with `hasten tune`"
+        ) from None
     for name, section in data.items():
         if name not in SECTIONS:
             hint = f"put it under [fixes]: {name} = ..." if name in CATALOG else f"there is {', '.join(SECTIONS)}"
@@ -154,7 +154,7 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
         raise PlanError(
             f"{plan.source} is of {script}, not of {here}; run `hasten tune {here}`, or name a plan with --plan"
         )
-    on = turned_on(plan.settings)
+    on = enabled_in(plan.settings)
     if not on:
         return []
     lines: list[str] = []
@@ -162,8 +162,8 @@ def doubts(plan: Plan, machine: Machine, command: Sequence[str]) -> list[str]:
     other = [name for name, value in plan.machine.items() if now.get(name) not in (None, value)]
     if other:
         was = ", ".join(f"{name} {plan.machine[name]}" for name in other)
-        doubted = [name for name in on if name not in ON_ANY_MACHINE]
-        which = f"; in doubt: {', '.join(doubted)}" if doubted else ""
+        doubted = [name for name in on if not CATALOG[name].on_any_machine]
+        which = f"; not validated on this machine: {', '.join(doubted)}" if doubted else ""
         lines.append(f"the plan was made on another machine ({was}){which}; `hasten tune` proves it here")
     if plan.command and plan.proof != "proven":
         lines.append(f"the plan is {plan.proof}")
@@ -263,7 +263,7 @@ def _cache_section(tuning: Tuning, vouched: str) -> list[str]:
 def what_was_seen(proof: Proof, settings: Settings) -> SeenInProof:
     """What `hasten run` looks at: how low the loss was under the plan after the proof's steps, and what batches were like.
 
-    The loss is not told where epochs may have been cut short, for the same few batches are learnt sooner.
+    The loss is left out if epochs may have been cut short, because the same few batches are learned sooner.
     """
     found = SeenInProof()
     losses = [loss for loss in proof.plan_losses if loss is not None]
@@ -290,8 +290,8 @@ def _header(tuning: Tuning) -> list[str]:
     if proof is None:
         return ["NOT PROVEN: the search did not get so far."]
     speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""
-    if proof.sooner is not None:
-        speed = f"the target {format.ratio_interval(proof.sooner)} as soon; "
+    if proof.target_speedup is not None:
+        speed = f"the target {format.ratio_interval(proof.target_speedup)} as soon; "
     if proof.verdict == "proven":
         return [f"Proven: {speed}quality as the weakest of its fixes promises ({proof.guarantee})."]
     reasons = [check.text for check in proof.checks if check.state != "passed"]
@@ -315,7 +315,7 @@ def _fix_lines(tuning: Tuning) -> list[str]:
                 gained = f"{format.ratio_interval(trial.speedup)}{beside}, "
             where = f"; {cache_line(tuning)}" if fix.kind == "size" else ""
             rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}{where}"))
-        elif trial is not None and not fix.is_users_word:
+        elif trial is not None and not fix.only_by_user:
             value = _toml(trial.added[name])
             rows.append((f"{name} = false", f"tried ({value}): {_why_dropped(name, trial, tuning)}"))
     width = max((len(setting) for setting, _ in rows), default=0)

@@ -1,7 +1,6 @@
-"""Does the plan train as well as the script by itself? One check a question.
+"""Checks of the quality check: each compares one thing between the baseline and the plan.
 
-In: what launches of both sides told of losses, batches and gradients. Out: Checks, each passed, failed or unknown.
-Refuses to pass what it has not seen.
+A check passes, fails, or is unknown; what was not seen does not pass.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def failed(what: str, text: str) -> Check:
 
 
 def unknown(what: str, text: str) -> Check:
-    """It could not be told."""
+    """It is inconclusive."""
     return Check(what=what, state="unknown", text=text)
 
 
@@ -47,8 +46,8 @@ def named(what: str, check: Check) -> Check:
 
 def losses_seen(baseline: RawQuality, plan: RawQuality) -> Check:
     """There are losses on both sides, enough and finite."""
-    for side, told in (("the script", baseline), ("the plan", plan)):
-        losses = told.losses
+    for side, result in (("the script", baseline), ("the plan", plan)):
+        losses = result.losses
         if not losses:
             return unknown("losses", f"no loss was seen: {side} calls no backward on one number")
         if len(losses) < FEWEST_LOSSES:
@@ -74,7 +73,7 @@ def parameters_move(baseline: RawQuality, plan: RawQuality) -> Check:
 
 def batches_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
     """The same batches came in the same order; `again` is the script once more."""
-    first, second, third = (told.batches for told in (baseline, plan, again))
+    first, second, third = (result.batches for result in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if not number:
         return unknown("batches", "no batch was seen")
@@ -87,7 +86,7 @@ def batches_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> 
 
 def held_out_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check | None:
     """Validation sees the same data; `again` is the script once more. None where it saw none, or never sees the same."""
-    first, second, third = (told.held_out for told in (baseline, plan, again))
+    first, second, third = (result.held_out for result in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if not number or first[:number] != third[:number]:
         return None
@@ -132,15 +131,15 @@ def _asks_alike(pair: tuple[SampledEpoch, SampledEpoch], first: tuple[SampledEpo
         return True
     if pair is first:
         return False
-    # An order that is drawn once for all epochs is another one than that which is drawn anew.
+    # An order drawn once for all epochs is not the same as one drawn in each epoch.
     stays = [epoch.order == begun.order for epoch, begun in zip(pair, first)]
     lengths = {epoch.num_keys for epoch in pair} - {None}
     return len(lengths) < 2 and before.repeats == now.repeats and stays[0] == stays[1]
 
 
 def samples_vary(baseline: RawQuality, plan: RawQuality, *, comes_again: bool) -> Check:
-    """What the script draws anew in each epoch, the plan does too. `comes_again`: a second epoch has begun."""
-    rows = [[row for batch in told.rows for row in batch] for told in (baseline, plan)]
+    """What the script draws in each epoch, the plan draws in each epoch, too. `comes_again`: a second epoch has begun."""
+    rows = [[row for batch in result.rows for row in batch] for result in (baseline, plan)]
     number = min(map(len, rows))  # the longer a side was seen, the more of its samples came again
     if not number or not comes_again:
         return unknown("variety", "no sample came twice")
@@ -155,7 +154,7 @@ def samples_vary(baseline: RawQuality, plan: RawQuality, *, comes_again: bool) -
 
 def losses_identical(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
     """Every loss is the same to the bit."""
-    first, second, third = (told.losses for told in (baseline, plan, again))
+    first, second, third = (result.losses for result in (baseline, plan, again))
     number = min(len(first), len(second), len(third))
     if first[:number] == second[:number]:
         return passed("losses equal", f"{number} losses are the same to the bit")
@@ -172,16 +171,16 @@ def rounding_only(baseline: RawQuality, plan: RawQuality, noise: Sequence[RawQua
     """
     first, second = baseline.losses, plan.losses
     apart = _first_apart(baseline, plan)
-    floor = max([ROUNDING, *(_first_apart(baseline, told) for told in noise)])
+    floor = max([ROUNDING, *(_first_apart(baseline, result) for result in noise)])
     if apart > floor:
         return failed("rounding", f"the first loss differs by {apart:.1e} of itself")
     gradients = gradient_distance(baseline, plan)
     if gradients is None:
         return unknown("rounding", "no gradient was seen")
-    own = [d for d in (gradient_distance(baseline, told) for told in noise) if d is not None]
+    own = [d for d in (gradient_distance(baseline, result) for result in noise) if d is not None]
     if gradients > max([10 * ROUNDING, *(3 * d for d in own)]):
         return failed("rounding", f"the first gradients differ by {gradients:.1e} of themselves")
-    parted, alone = _apart(first, second), max((_apart(first, told.losses) for told in noise), default=0.0)
+    parted, alone = _apart(first, second), max((_apart(first, result.losses) for result in noise), default=0.0)
     if parted > max(3 * alone, 1e-4):
         text = f"the losses part by {parted:.1e}, those of the script from themselves by {alone:.1e}"
         return failed("rounding", text)
@@ -210,7 +209,7 @@ def gradient_distance(baseline: RawQuality, other: RawQuality) -> float | None:
     """Distance of the sampled first gradients, relative to their length."""
     import numpy as np
 
-    texts = [told.gradients for told in (baseline, other)]
+    texts = [result.gradients for result in (baseline, other)]
     if not all(texts):
         return None
     first, second = (np.frombuffer(base64.b64decode(str(text)), dtype=np.float32).astype(float) for text in texts)
@@ -265,7 +264,7 @@ def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: flo
 
 
 def seeds_wanted(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, fewest: int, most: int) -> int:
-    """At how many seeds the interval should be narrow enough to tell, by how far these differ: no look at which way."""
+    """At how many seeds the interval should be narrow enough, judging by the spread of these alone, not by their sign."""
     worse, level, spread = _band_of(list(zip(baselines, plans)))
     margin = margin_of(level, spread)
     enough = (n for n in range(fewest, most) if half_width(worse, at=n) <= NARROW * margin)

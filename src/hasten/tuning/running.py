@@ -1,8 +1,4 @@
-"""The script under a plan, and nothing else of ours.
-
-In: a plan and the words of a command. Out: the user's own command, in this process's place. Refuses to stand between
-the script and its terminal: on systems that can, this process becomes the script's.
-"""
+"""Run the script under a plan: on POSIX systems this process becomes the script's own."""
 
 from __future__ import annotations
 
@@ -13,25 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.errors import CommandError
-from hasten.fixes.catalog import specs_of, variables_of
-from hasten.measurement.environment import plugin_environment
-from hasten.measurement.results import FOLLOWED, make_folder
+from hasten.launch.environment import plugin_environment
+from hasten.launch.results import FOLLOWED, make_folder
+from hasten.optimizations.catalog import specs_of, variables_of
 from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
-from hasten.records import Settings
 from hasten.safe_text import redacted
 from hasten.tuning.plan import Plan, script_of
 
-SURVIVAL: Settings = {"micro_batch": "auto"}  # out of memory is survived unless the plan says false
 
-
-def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: Path) -> int:
+def run_under(plan: Plan, command: Sequence[str], *, recorded: Sequence[str], root: Path) -> int:
     """Run the command under the plan; its exit code, where this process cannot become the command's.
 
-    `told`: the command as the user wrote it.
+    `recorded`: the command as the user wrote it.
     """
-    environment = environment_of(plan, told=told, root=root)
+    environment = environment_of(plan, recorded=recorded, root=root)
     if environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-        print("hasten: the plan is not on: TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it out; unset it", file=sys.stderr)
+        print(
+            "hasten: the plan is not applied: TORCH_DEVICE_BACKEND_AUTOLOAD=0 prevents it; unset it", file=sys.stderr
+        )
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -42,19 +37,19 @@ def run_under(plan: Plan, command: Sequence[str], *, told: Sequence[str], root: 
         raise CommandError(f"{command[0]} cannot be started ({error.strerror}); try `python {command[0]}`") from None
 
 
-def environment_of(plan: Plan, *, told: Sequence[str], root: Path) -> dict[str, str]:
+def environment_of(plan: Plan, *, recorded: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
-    settings = {**SURVIVAL, **plan.settings}
     make_folder(root)
     following = Following(
-        script=script_of(told),
+        script=script_of(recorded),
         settings=plan.settings,
         log=os.fspath((root / FOLLOWED).resolve()),
         baseline_rate=plan.baseline_rate,
-        proof=plan.seen if plan.command == redacted(told) else None,
-        unasked=tuple(name for name in SURVIVAL if name not in plan.settings),
+        proof=plan.seen if plan.command == redacted(recorded) else None,
     )
-    environment = plugin_environment(variables_of(settings))
+    environment = plugin_environment(variables_of(plan.settings))
     if FOLDER_VARIABLE not in environment:  # a command that is being measured stays so
-        environment[SPEC_VARIABLE] = to_json(LaunchSpec(mode="follow", fixes=specs_of(settings), following=following))
+        environment[SPEC_VARIABLE] = to_json(
+            LaunchSpec(mode="follow", fixes=specs_of(plan.settings), following=following)
+        )
     return environment

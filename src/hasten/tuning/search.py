@@ -1,26 +1,26 @@
-"""Which fix to try next, and when to stop.
+"""Which optimization to try next, and when to stop.
 
-In: a diagnosed baseline, a bench and a budget. Out: trials, one after another, and the settings that are left. Refuses
-to measure: it asks for trials and for diagnoses.
-
-Greedy: what promises most is tried first, on top of what was kept: alone, or, where there is no time for that, with what
-else promises much and answers another cause. After each fix that is kept the run is
-diagnosed again, for the bottleneck has moved. At the end each kept fix is left out once, for some are made needless by
-others. The search goes on until nothing is left that may save 2% of
-the step, or its time is over.
+The search is greedy: the most promising one is tried first, on top of what was kept; or together with other promising ones
+that answer other causes, if there is no time for one trial each. After each optimization that is kept the run is diagnosed
+again, because the bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows
+more than what is waiting. At the end the plan is tried without each of its settings, because some make others needless. The
+search ends when nothing is left that may save 2% of the step, or its time is over.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hasten import format
-from hasten.fixes.catalog import CATALOG, checked
-from hasten.fixes.fix import Fix, NotProposed, Proposal, Situation
-from hasten.fixes.recipe import IN_WHOLE_RUNS
+from hasten.diagnosis.situation import Situation
+from hasten.optimizations.catalog import CATALOG, checked
+from hasten.optimizations.optimization import NotProposed, Optimization, Proposal
+from hasten.optimizations.schedules import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
-from hasten.tuning.judge import draws_anew
+from hasten.tuning.evaluator import draws_other_numbers
+from hasten.tuning.trial import may_continue
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 ENOUGH = 2.0  # times what trials of each usually take: with less time they are tried at once
@@ -39,13 +39,21 @@ Diagnose = Callable[[Settings], Situation | None]
 class Candidate:
     """A fix with a value, worth a trial."""
 
-    fix: Fix
+    fix: Optimization
     proposal: Proposal
+    so_far: Trial | None = None  # its trial, if that can continue
 
     @property
     def promise(self) -> float:
         """Seconds a step that it may save, for as long as a trial usually takes."""
-        return self.proposal.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
+        return self.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
+
+    @property
+    def saves(self) -> float:
+        """Seconds a step that it may save: as predicted, or as its trial shows so far."""
+        if self.so_far is None or self.so_far.speedup is None:
+            return self.proposal.saves
+        return statistics.fmean(self.so_far.baseline_seconds) * (1 - 1 / self.so_far.speedup.value)
 
 
 def candidates(
@@ -74,8 +82,12 @@ def candidates(
             most = max(p.saves for p in proposed) / situation.case.step
             skipped.append(Skipped(fix=fix.name, reason=f"it would save {format.share(most)} of the step at most"))
         found += [Candidate(fix=fix, proposal=proposal) for proposal in worth]
+    return _most_promising_first(found), skipped
+
+
+def _most_promising_first(found: Sequence[Candidate]) -> list[Candidate]:
     # What only the user can answer for is tried last: its gain is a suggestion.
-    return sorted(found, key=lambda c: (c.fix.is_users_word, -c.promise)), skipped
+    return sorted(found, key=lambda c: (c.fix.only_by_user, -c.promise))
 
 
 def search(
@@ -95,9 +107,10 @@ def search(
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
     last_seconds = 0.0  # that the last trial took
+    unclear: list[Candidate] = []  # tried with these settings, and not clear yet
     while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
-        waiting = [c for c in waiting if _agrees(settings, c)]
+        waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
         if not waiting or time_left() <= (last_seconds / 2 if settings else 0.0):
             on_end(situation, waiting)
@@ -109,11 +122,18 @@ def search(
         added = {c.fix.name: c.proposal.value for c in chosen}
         rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
         trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
-        last_seconds = trial.seconds
+        so_far = chosen[0].so_far
+        last_seconds = trial.seconds - (so_far.seconds if so_far is not None else 0.0)
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
-        if trial.verdict == "faster" and not chosen[0].fix.is_users_word:
+        unclear = [c for c in unclear if c.so_far is not so_far]
+        if len(added) == 1 and may_continue(trial) and _num_pairs(trial) > _num_pairs(so_far):
+            continued = replace(chosen[0], so_far=trial)
+            unclear += [continued] if continued.saves >= situation.least else []
+        if trial.verdict == "faster" and not chosen[0].fix.only_by_user:
             settings = {**settings, **added}
+            tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they start over, on top of what was kept
+            unclear = []
             yield settings, trial
             again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
             situation = again if again is not None else situation
@@ -121,12 +141,16 @@ def search(
             yield settings, trial
 
 
+def _num_pairs(trial: Trial | None) -> int:
+    return len(trial.baseline_seconds) if trial is not None else 0
+
+
 def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
     """What promises most, with all that promises much beside it, answers another cause and is quickly tried."""
     chosen = [waiting[0]]
-    for candidate in [c for c in waiting[1:] if not c.fix.is_users_word]:
+    for candidate in [c for c in waiting[1:] if not c.fix.only_by_user]:
         fix, others = candidate.fix, [c.fix for c in chosen]
-        much = MUCH_ANEW if draws_anew(fix.name) else MUCH
+        much = MUCH_ANEW if draws_other_numbers(fix.name) else MUCH
         promises = candidate.promise >= much * waiting[0].promise
         apart = all(not {*fix.answers} & {*other.answers} for other in others)
         agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)
@@ -137,7 +161,7 @@ def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:
     fix = candidate.fix
-    return not {*settings}.intersection((fix.name, *fix.excludes)) and fix.finds(settings)
+    return not {*settings}.intersection((fix.name, *fix.excludes)) and fix.is_supported(settings)
 
 
 def leave_out(
@@ -154,7 +178,7 @@ def leave_out(
         if name in IN_WHOLE_RUNS:
             continue
         rest = {other: value for other, value in settings.items() if other != name}
-        if not all(CATALOG[other].finds(rest) for other in rest) or not _may_be_needless(name, rest, gains):
+        if not all(CATALOG[other].is_supported(rest) for other in rest) or not _may_be_needless(name, rest, gains):
             continue
         trial = try_fix(rest, {name: settings[name]}, 0.0, 1.0)
         if trial.verdict in ("slower", "no difference", "failed"):

@@ -1,13 +1,11 @@
-"""One fix against none: both sides in fresh processes, in turn, until it is clear which is faster.
+"""One optimization against the baseline: both sides in fresh processes that alternate, until the result is clear.
 
-In: two sets of settings. Out: a Trial. Refuses to choose what to try.
-
-Both sides of a pair are there at once and take turns, a tenth of a second each, so that a shared machine's ups and downs
-fall on both (see `measurement.turns`). Where they cannot, the order is A B B A A B B A ..., each A with the B next to it a
-pair. After 3, 4, 6, 8, 12 and 16 pairs the speedup's interval is looked at; it allows for the looks (see
-`stats.paired_speedup`), and the trial ends at the first that is clear. A fix that seems to gain next to nothing, or of
-which the last look will hardly be clear either, is given up before (stopping for futility by conditional power: Lachin,
-Statistics in Medicine 24, 2005): that takes no proof, for nothing is claimed. A whole plan is not given up.
+Both processes of a pair run at the same time and take turns of a tenth of a second, so that a shared machine's ups and downs
+affect both (see `launch.turns`). Where they cannot, the order is A B B A A B B A ..., and neighbors form a pair. After 3, 4,
+6, 8, 12 and 16 pairs the interval of the speedup is looked at; it allows for repeated looks (see `stats.paired_speedup`), and
+the trial ends at the first look that is clear. A trial that shows next to no gain, or whose last look will hardly be clear
+either, is given up early (stopping for futility by conditional power: Lachin, Statistics in Medicine 24, 2005); that needs no
+proof, because nothing is claimed. The comparison of a whole plan is not given up.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hasten.fixes.catalog import CATALOG, variables_of
-from hasten.measurement.side import Bench, Frequencies, Seen, SideError, run_in_turns
+from hasten.launch.side import Bench, Frequencies, SideError, SideResult, run_in_turns
+from hasten.optimizations.catalog import CATALOG, variables_of
 from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
-from hasten.tuning.manner import Manner, spec_of
+from hasten.tuning.trial_config import TrialConfig, spec_of
 
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
@@ -36,24 +34,25 @@ FUTILE = 0.8  # of the gain that the last look would call clear: with less in si
 Chosen = tuple[Bench, Settings]
 
 
-class NotOnError(SideError):
-    """A fix could not be put on; the message says why."""
+class NotAppliedError(SideError):
+    """A setting could not be applied; the message says why."""
 
 
 @dataclass
 class Sides:
-    """What both sides' launches have told so far, in their order."""
+    """The results of both sides' launches so far, in their order."""
 
-    baseline: list[Seen] = field(default_factory=list)
-    candidate: list[Seen] = field(default_factory=list)
+    baseline: list[SideResult] = field(default_factory=list)
+    candidate: list[SideResult] = field(default_factory=list)
+    elapsed: float = 0.0  # seconds that they took
 
-    def add_pair(self, baseline: Chosen, candidate: Chosen, manner: Manner) -> None:
+    def add_pair(self, baseline: Chosen, candidate: Chosen, config: TrialConfig) -> None:
         """One more launch of each; which comes first changes from pair to pair. Raises SideError."""
         both = [(baseline, self.baseline), (candidate, self.candidate)]
         if len(self.baseline) % 2:
             both.reverse()
-        told = side_by_side([chosen for chosen, _ in both], manner)
-        for seen, (_, into) in zip(told, both):
+        results = side_by_side([chosen for chosen, _ in both], config)
+        for seen, (_, into) in zip(results, both):
             into.append(seen)
 
     def seconds(self, frequencies: Frequencies) -> tuple[list[float], list[float]]:
@@ -65,7 +64,7 @@ class Sides:
             [frequencies.step_seconds(seen, phases=phases) / self._growth(seen) for seen in self.candidate],
         )
 
-    def _growth(self, seen: Seen) -> float:
+    def _growth(self, seen: SideResult) -> float:
         """How many of the baseline's steps a step of the candidate does the work of."""
         known = [s.samples_per_step for s in self.baseline if s.samples_per_step is not None]
         if not known or seen.samples_per_step is None:
@@ -74,17 +73,17 @@ class Sides:
         return growth if abs(growth - 1) > LAST_BATCH else 1.0
 
 
-def side(bench: Bench, settings: Settings, manner: Manner) -> Seen:
-    """One launch under these settings. Raises SideError; also where one of the fixes is not on."""
+def side(bench: Bench, settings: Settings, config: TrialConfig) -> SideResult:
+    """One launch with these settings. Raises SideError; NotAppliedError if one of them was not applied."""
     return _all_on(
-        bench.run(spec=spec_of(settings, manner), environment=variables_of(settings, scratch=bench.folder))
+        bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
     )
 
 
-def _all_on(seen: Seen) -> Seen:
-    """The same. Raises SideError where one of its fixes is not on."""
+def _all_on(seen: SideResult) -> SideResult:
+    """The result itself. Raises NotAppliedError if a setting was not applied."""
     for name, why in seen.not_applied.items():
-        raise NotOnError(f"{name} is not on: {why}")
+        raise NotAppliedError(f"{name} is not applied: {why}")
     return seen
 
 
@@ -94,11 +93,12 @@ def try_fix(
     added: Settings,
     *,
     frequencies: Frequencies,
-    manner: Manner,
+    config: TrialConfig,
+    sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """The settings with a fix, or several, against those without."""
+    """The settings with a fix, or several, against those without; `sides` are of the same trial, to be continued."""
     candidate = {**settings, **added}
     (fix, value), *others = added.items()
     trial = compare(
@@ -107,7 +107,8 @@ def try_fix(
         candidate,
         fix=fix,
         frequencies=frequencies,
-        manner=manner,
+        config=config,
+        sides=sides,
         time_left=time_left,
         on_pair=on_pair,
     )
@@ -121,25 +122,26 @@ def compare(
     *,
     fix: str = "plan",
     frequencies: Frequencies,
-    manner: Manner,
+    config: TrialConfig,
     gives_up: bool = True,
+    sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """One set of settings against another, until it is clear or time is over; or not worth going on, if it `gives_up`."""
-    began = time.monotonic()
-    sides = Sides()
+    """One set of settings against another, until it is clear or time is over; if it `gives_up`, also until it is hopeless."""
+    sides = sides if sides is not None else Sides()
+    began = time.monotonic() - sides.elapsed
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
-        for number in range(1, manner.most_pairs + 1):
+        for number in range(len(sides.baseline) + 1, config.most_pairs + 1):
             try:
-                sides.add_pair((bench, settings), (bench, candidate), manner)
+                sides.add_pair((bench, settings), (bench, candidate), config)
             except SideError as error:
-                if not manner.turns or isinstance(error, NotOnError):
+                if not config.turns or isinstance(error, NotAppliedError):
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
-                manner = replace(manner, turns=False)
-                sides.add_pair((bench, settings), (bench, candidate), manner)
+                config = replace(config, turns=False)
+                sides.add_pair((bench, settings), (bench, candidate), config)
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
@@ -149,19 +151,29 @@ def compare(
                 break
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
-    told = _told(trial, sides, frequencies, gives_up=gives_up)
+    sides.elapsed = time.monotonic() - began
+    result = _result(trial, sides, frequencies, gives_up=gives_up)
     makes = any(CATALOG[name].keeps_in for name in candidate if name not in settings)
-    return msgspec.structs.replace(
-        told, startup_seconds=_later_start(sides, first=makes), seconds=time.monotonic() - began
+    return msgspec.structs.replace(result, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
+
+
+def may_continue(trial: Trial) -> bool:
+    """Whether only its time was over: more pairs may make it clear."""
+    num_pairs = len(trial.baseline_seconds)
+    if trial.verdict != "inconclusive" or trial.speedup is None or num_pairs >= max(LOOKS):
+        return False
+    looked = max((number for number in LOOKS if number <= num_pairs), default=0)
+    return decide(Estimate(trial.speedup.value, trial.speedup.low, trial.speedup.high), looked) is None
+
+
+def side_by_side(launches: Sequence[Chosen], config: TrialConfig) -> list[SideResult]:
+    """Two launches in turns, or one after the other where the config says so. Raises SideError."""
+    if not config.turns:
+        return [side(bench, settings, config) for bench, settings in launches]
+    results = run_in_turns(
+        [(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches]
     )
-
-
-def side_by_side(launches: Sequence[Chosen], manner: Manner) -> list[Seen]:
-    """Two launches in turns, or one after the other where the manner says so. Raises SideError."""
-    if not manner.turns:
-        return [side(bench, settings, manner) for bench, settings in launches]
-    told = run_in_turns([(bench, spec_of(s, manner), variables_of(s, scratch=bench.folder)) for bench, s in launches])
-    return [_all_on(seen) for seen in told]
+    return [_all_on(seen) for seen in results]
 
 
 def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verdict | None:
@@ -180,13 +192,13 @@ def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verd
 
 
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
-    """The least gain that the last look would call clear, if pairs go on to spread as they do."""
+    """The least gain that the last look would call clear, if the spread of pairs stays the same."""
     spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[num_pairs]
     last = max(LOOKS)
     return math.exp(LOOKS[last] * spread / math.sqrt(last))
 
 
-def _told(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
+def _result(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
     baseline, candidate = sides.seconds(frequencies)
     estimate = paired_speedup(baseline, candidate)
     looked = max((number for number in LOOKS if number <= len(baseline)), default=0)
@@ -209,5 +221,5 @@ def _later_start(sides: Sides, *, first: bool) -> float:
     )
 
 
-def _difference(sides: Sides, of: Callable[[Seen], float]) -> float:
+def _difference(sides: Sides, of: Callable[[SideResult], float]) -> float:
     return statistics.median(map(of, sides.candidate)) - statistics.median(map(of, sides.baseline))

@@ -1,8 +1,4 @@
-"""From a command to a plan: diagnose, try, leave out, prove, write.
-
-In: the words of a command and a budget. Out: a Tuning, saved after every trial, and hasten.toml. Refuses to print:
-whoever calls is told of progress by a callback.
-"""
+"""From a command to a plan: diagnose, try, leave out, prove, write."""
 
 from __future__ import annotations
 
@@ -13,39 +9,37 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from hasten import __version__, format
+from hasten.diagnosis.situation import Situation
 from hasten.errors import HastenError, RecordError, ResumeError
-from hasten.fixes import input, recipe
-from hasten.fixes.catalog import checked, start_seconds_of, variables_of
-from hasten.fixes.fix import Situation, situation_of
-from hasten.measurement.launch import command_words
-from hasten.measurement.measure import FIRST_LAUNCH, Wanted, measure
-from hasten.measurement.results import RESULTS, make_folder, new_folder
-from hasten.measurement.sandbox.workspace import Workspace
-from hasten.measurement.side import Bench, Frequencies
+from hasten.launch.launch import command_argv
+from hasten.launch.results import RESULTS, make_folder, new_folder
+from hasten.launch.side import Bench, Frequencies
+from hasten.measurement.diagnose import situation_of
+from hasten.measurement.measure import FIRST_LAUNCH, MeasureOptions, measure
+from hasten.optimizations import schedules
+from hasten.optimizations.catalog import GROUPS, checked, start_seconds_of, variables_of
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.safe_text import redacted
+from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
-from hasten.tuning.heats import heats, soonest
-from hasten.tuning.journal import Journal, Progress
-from hasten.tuning.judge import LASTING, Judge
-from hasten.tuning.manner import Manner, base_spec, manner_of
-from hasten.tuning.metric import Metric
+from hasten.tuning.budget import Journal, Progress, Reserve, charged, num_steps_of, reserve
+from hasten.tuning.evaluator import LASTING, Evaluator
+from hasten.tuning.metric import Metric, screening_runs, soonest
 from hasten.tuning.prove import prove
-from hasten.tuning.reserve import Reserve, reserve
 from hasten.tuning.search import Candidate, candidates, leave_out, search
-from hasten.tuning.startup import charged, num_steps_of
 from hasten.tuning.suggestions import suggestions_for
-from hasten.tuning.trial import try_fix
+from hasten.tuning.trial import Sides, may_continue, try_fix
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 
-INTERRUPTED = "interrupted; what was tried is kept, and `hasten tune --resume` of the same command goes on"
-INPUT = {fix.name for fix in input.FIXES}
-SHARED = {"replay", "thread_contention", "passive_waiting"}  # further runs that tell of cores shared with the loader
+INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
+INPUT = {optimization.name for optimization in GROUPS["Input"]}
+SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
 DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
 
@@ -62,7 +56,7 @@ class Budget:
 
 
 def tune(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     module: bool = False,
     budget: Budget | None = None,
@@ -71,26 +65,24 @@ def tune(
     on_progress: Progress = lambda _w, _d, _o: None,
     on_result: Callable[[str], object] = lambda _: None,
 ) -> Tuning:
-    """Search for a plan. Raises HastenError for what the user can mend; what was found by then is kept."""
-    command = command_words(words, module=module)
-    told = redacted(("-m", *words) if module else words)
-    before = last_tuning(root, told) if resume else None
-    return _Tuning(command, told, words, module, budget or Budget(), root, on_progress, on_result).run(before)
+    """Search for a plan. Raises HastenError for what the user can fix; what was found by then is saved."""
+    command = command_argv(argv, module=module)
+    recorded = redacted(("-m", *argv) if module else argv)
+    before = last_tuning(root, recorded) if resume else None
+    return _Tuning(command, recorded, argv, module, budget or Budget(), root, on_progress, on_result).run(before)
 
 
 def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
-    """The last search of this command that did not come to its end. Raises ResumeError."""
+    """The last search of this command that did not finish. Raises ResumeError."""
     saved = sorted((root / "tunings").glob("*/tuning.json"))
     for path in reversed(saved):
         with contextlib.suppress(RecordError):
             tuning = from_json(Tuning, path.read_bytes(), source=str(path))
             if tuning.command == tuple(command) and tuning.id == path.parent.name:
                 if tuning.state == "done":
-                    raise ResumeError(
-                        "the last search of this command came to its end; leave --resume out for another"
-                    )
+                    raise ResumeError("the last search of this command finished; leave --resume out to start another")
                 return tuning
-    raise ResumeError("there is no search of this command to go on with; leave --resume out")
+    raise ResumeError("there is no search of this command to resume; leave --resume out")
 
 
 @dataclass
@@ -98,13 +90,15 @@ class _Tuning:
     """One search."""
 
     command: Sequence[str]
-    told: tuple[str, ...]
-    words: Sequence[str]
+    recorded: tuple[str, ...]
+    argv: Sequence[str]
     module: bool
     budget: Budget
     root: Path
     on_progress: Progress
     on_result: Callable[[str], object]
+    # What trials that may continue have measured, by settings and what was added.
+    unclear: dict[tuple[object, object], Sides] = field(default_factory=dict)
 
     def run(self, before: Tuning | None) -> Tuning:
         """The whole search, saved as it goes."""
@@ -127,7 +121,7 @@ class _Tuning:
             journal.begin(before or self._begun(journal.folder.name, first, run_id))
             try:
                 self._search(first)
-                self._race(first)
+                self._screen(first)
                 self._prove(first)
                 journal.keep(state="done")
             except KeyboardInterrupt:
@@ -148,26 +142,28 @@ class _Tuning:
         self.on_result(f"{format.seconds(first.case.step)} a step. {first.diagnosis.verdict}")
         return first, run.id
 
-    def _measured(self, settings: Settings, what: str, *, quick: bool = False, manner: Manner | None = None) -> Run:
-        self.journal.tell(what)
-        manner = manner or Manner()
+    def _measured(
+        self, settings: Settings, what: str, *, quick: bool = False, config: TrialConfig | None = None
+    ) -> Run:
+        self.journal.report(what)
+        config = config or TrialConfig()
         with tempfile.TemporaryFile() as output:
-            wanted = Wanted(
+            options = MeasureOptions(
                 seconds=self.budget.diagnose_seconds / (2 if quick else 1),
                 patience=self.budget.patience + start_seconds_of(settings),
                 quick=quick,
                 script_output=output.fileno(),
                 begun_within=DIAGNOSIS * self.budget.diagnose_seconds,
-                spec=base_spec(settings, manner),
+                spec=base_spec(settings, config),
                 environment=variables_of(settings, scratch=self.bench.folder),
             )
             run, _ = measure(
-                self.words,
+                self.argv,
                 module=self.module,
-                wanted=wanted,
+                options=options,
                 root=self.root,
                 workspace=self.workspace,
-                on_progress=lambda inner, _d, _o: self.journal.tell(
+                on_progress=lambda inner, _d, _o: self.journal.report(
                     what if inner == FIRST_LAUNCH else f"{what}: {inner}"
                 ),
             )
@@ -180,7 +176,7 @@ class _Tuning:
             version=RECORD_VERSION,
             hasten=__version__,
             id=name,
-            command=self.told,
+            command=self.recorded,
             directory=os.getcwd(),
             started=time.time(),
             machine=run.machine,
@@ -224,7 +220,7 @@ class _Tuning:
         ):
             self.journal.add(settings, trial)
 
-    def _race(self, first: Situation) -> None:
+    def _screen(self, first: Situation) -> None:
         """Recipes that make no step faster, by how soon they reach the metric's target."""
         metric, tuning = self.budget.metric, self.journal.tuning
         if not self.budget.recipes or metric is None or metric.target is None:
@@ -234,19 +230,19 @@ class _Tuning:
             self.journal.note("schedules were not tried: how long training takes is not known; say it by --epochs")
         elif first.case.train is not None and (size := first.case.train.batch_size):
             num_steps *= size / float(tuning.settings.get("batch_size", size))
-        # A search that goes on has run some of them, and may have chosen among them.
-        settings = {name: value for name, value in tuning.settings.items() if name not in recipe.IN_WHOLE_RUNS}
-        run = [heat.settings for heat in tuning.heats]
-        for heat in heats(
+        # A resumed search has run some of them, and may have chosen among them.
+        settings = {name: value for name, value in tuning.settings.items() if name not in schedules.IN_WHOLE_RUNS}
+        run = [screened.settings for screened in tuning.screening_runs]
+        for screened in screening_runs(
             self.bench,
             settings,
-            [found for found in ({}, *recipe.combinations(num_steps)) if found not in run],
+            [found for found in ({}, *schedules.combinations(num_steps)) if found not in run],
             metric,
-            time_left=self.journal.left_for_heats,
-            on_launch=self.journal.tell,
+            time_left=self.journal.left_for_screening,
+            on_launch=self.journal.report,
         ):
-            self.journal.keep(heats=(*self.journal.tuning.heats, heat))
-        self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.heats)}))
+            self.journal.keep(screening_runs=(*self.journal.tuning.screening_runs, screened))
+        self.journal.keep(settings=checked({**settings, **soonest(self.journal.tuning.screening_runs)}))
 
     def _keep_untried(self, last: Situation, waiting: Sequence[Candidate]) -> None:
         """Every fix without a trial is named with the reason, those that there was no time for first."""
@@ -263,16 +259,21 @@ class _Tuning:
 
     def _try(self, first: Situation, settings: Settings, added: Settings, promised: float, share: float) -> Trial:
         until = self.journal.spent() + share * self.journal.left_for_search()
-        self.journal.tell(f"trying {format.added(added)}")
+        self.journal.report(f"trying {format.added(added)}")
+        this = (tuple(settings.items()), tuple(added.items()))
+        sides = self.unclear.pop(this, Sides())
         trial = try_fix(
             self.bench,
             settings,
             added,
             frequencies=Frequencies.of(first.case.facts),
-            manner=manner_of(first, {**settings, **added}),
+            config=config_for(first, {**settings, **added}),
+            sides=sides,
             time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
-            on_pair=lambda number, estimate: self.journal.tell(_trying(format.added(added), number, estimate)),
+            on_pair=lambda number, estimate: self.journal.report(_trying(format.added(added), number, estimate)),
         )
+        if may_continue(trial):
+            self.unclear[this] = sides
         trial = msgspec.structs.replace(trial, predicted=promised)
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
 
@@ -282,7 +283,7 @@ class _Tuning:
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:
             run = self._measured(
-                settings, "measuring with the plan so far", quick=quick, manner=manner_of(first, settings)
+                settings, "measuring with the plan so far", quick=quick, config=config_for(first, settings)
             )
         except HastenError as error:
             self.journal.note(f"the run with {', '.join(settings)} could not be diagnosed again: {error}")
@@ -290,8 +291,8 @@ class _Tuning:
         tuning = self.journal.tuning
         self.journal.keep(runs=(*tuning.runs, run.id), run_settings=(*tuning.run_settings, settings))
         if quick:
-            mended = SHARED if INPUT & {*settings} else set[str]()
-            held = tuple(tried for tried in first.case.run.interventions if tried.name not in mended)
+            fixed = SHARED if INPUT & {*settings} else set[str]()
+            held = tuple(tried for tried in first.case.run.interventions if tried.name not in fixed)
             untried = tuple(name for name in run.untried if name not in {tried.name for tried in held})
             run = msgspec.structs.replace(run, interventions=held, untried=untried)
         return situation_of(run, settings)
@@ -301,24 +302,24 @@ class _Tuning:
         if not settings:
             return
         proof, settings, trial = prove(
-            self._judge(first, settings),
+            self._evaluator(first, settings),
             settings,
             frequencies=Frequencies.of(first.case.facts),
-            manner=manner_of(first, settings),
+            config=config_for(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
-            on_pair=lambda number, estimate: self.journal.tell(_trying("the whole plan", number, estimate)),
+            on_pair=lambda number, estimate: self.journal.report(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
 
-    def _judge(self, first: Situation, settings: Settings) -> Judge:
-        return Judge(
+    def _evaluator(self, first: Situation, settings: Settings) -> Evaluator:
+        return Evaluator(
             bench=self.bench,
             step_seconds=first.case.step,
             steps_per_epoch=first.case.facts.steps_per_epoch,
             batches_per_step=first.case.batches,
             keeps=bool(LASTING & {*settings}),
-            on_launch=lambda what: self.journal.tell(f"proof: {what}"),
+            on_launch=lambda what: self.journal.report(f"proof: {what}"),
             time_left=self.journal.left,
         )
 
@@ -326,7 +327,7 @@ class _Tuning:
         """What comes after the trials, so that they leave as much."""
         return reserve(
             first,
-            self._judge(first, {}),
+            self._evaluator(first, {}),
             left=self.journal.left(),
             metric=self.budget.metric,
             num_steps=num_steps_of(first.case.run, self.budget.num_epochs),

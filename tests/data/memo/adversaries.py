@@ -851,9 +851,9 @@ class Carried:
 
 def put_memo_to_use(worker):
     """A worker_init_fn for `Carried`."""
-    from hasten.agent.patches import Patches
     from hasten.data.memo import keys, table
     from hasten.data.memo.memo import use_in_process
+    from hasten.patches import Patches
 
     dataset = torch.utils.data.get_worker_info().dataset
     keys.QUIET_SECONDS = dataset.quiet

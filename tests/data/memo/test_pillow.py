@@ -24,14 +24,14 @@ sys.path.append(str(Path(__file__).parent))  # for adversaries.py
 
 from adversaries import FILES, OPERATIONS, QUIET, attempt, image_bytes, look
 
-from hasten.agent.patches import Patches
+from hasten.agent import libraries
+from hasten.agent.handle import Handle
+from hasten.agent.models import Models
 from hasten.data.memo import keys, pillow
 from hasten.data.memo.memo import Memo, use_in_process, using
 from hasten.data.memo.ram import RamTier
 from hasten.data.memo.table import memoizing
-from hasten.fixes.inside.resizing import resize
-from hasten.fixes.inside.site import Site
-from hasten.measurement.inside import libraries
+from hasten.patches import Patches
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through a memfd")
 
@@ -889,7 +889,9 @@ def test_hastens_wrappers_around_pillow_are_accepted_and_part_of_the_key(photo, 
     libraries.install(patches)
     with memoizing(memo):
         assert misses(plain) and not misses(plain)
-    resize(Site(patches), "resize", True)
+    handle = Handle("resize", Models(patches))
+    patches.on_undo(handle.disable)
+    handle.enable("hasten.optimizations.resize:enable", True)
     close = small()
     with memoizing(memo):
         assert misses(close) and not misses(close)

@@ -93,7 +93,7 @@ def test_an_exception_propagates_and_is_not_cached(memo):
 def test_a_plan_names_functions_by_module_and_name(memo, monkeypatch):
     import textwrap as module
 
-    from hasten.agent.patches import Patches
+    from hasten.patches import Patches
 
     calls = []
     monkeypatch.setattr(module, "dedent", lambda text: calls.append(text) or text.strip())

@@ -136,8 +136,8 @@ def test_what_is_missing_is_left_out(changes):
 def test_what_the_script_was_seen_under_is_said_beside_the_plans_figures():
     tuning = search(full_run())
     loss = next(sides for sides in tuning.proof.measured if sides.what == "loss")
-    drawn = msgspec.structs.replace(loss, beside={"loader": True, "num_workers": 2})
-    proof = msgspec.structs.replace(tuning.proof, measured=(drawn,), beside={"loader": True})
+    drawn = msgspec.structs.replace(loss, reference_settings={"loader": True, "num_workers": 2})
+    proof = msgspec.structs.replace(tuning.proof, measured=(drawn,), reference_settings={"loader": True})
     html = page(input_of(full_run(), tuning=msgspec.structs.replace(tuning, proof=proof)))
     assert "compared with baseline with loader, num_workers = 2" in html
     assert any(text.startswith("baseline with loader") for text in labels(html, "losses"))

@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hasten.agent.patches import Patches
 from hasten.data.memo import arrays, pillow, volumes
 from hasten.data.memo.memo import Memo, use_in_process
+from hasten.patches import Patches
 
 Install = Callable[[Any, ModuleType, bytes], None]
 """Receives patches, the module, and bytes that identify its release."""

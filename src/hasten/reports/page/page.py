@@ -21,7 +21,7 @@ from hasten.records import (
     BothSides,
     Diagnosis,
     Finding,
-    Followed,
+    PlannedRunRecord,
     Proof,
     Run,
     Settings,
@@ -65,7 +65,7 @@ class PageInput:
     tuning: Tuning | None = None
     after: Run | None = None  # a diagnosed run with most of the plan
     under: Settings = field(default_factory=dict)  # the settings of `after`
-    followed: tuple[Followed, ...] = ()  # runs with a plan since then, the last first
+    followed: tuple[PlannedRunRecord, ...] = ()  # runs with a plan since then, the last first
 
 
 def page(data: PageInput) -> str:
@@ -84,7 +84,7 @@ def page(data: PageInput) -> str:
         ],
         suggestions=[_suggestion(one) for one in tuning.suggestions] if tuning is not None else [],
         trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
-        heats=_heats(tuning),
+        screening_runs=_screening_runs(tuning),
         skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
         settings=tuning.settings if tuning is not None else {},
         proof=_proof(tuning.proof) if tuning is not None and tuning.proof is not None else None,
@@ -177,8 +177,8 @@ def _tiles(data: PageInput) -> list[tuple[str, str, str]]:
     if proof is not None and proof.baseline_rate is not None and proof.plan_rate is not None:
         tiles.append(("baseline", format.rate(proof.baseline_rate), "the unmodified script"))
         tiles.append(("tuned", format.rate(proof.plan_rate), format.speedup(proof.speedup)))
-    if proof is not None and proof.sooner is not None:
-        tiles.append(("target reached sooner", format.ratio_interval(proof.sooner), "in whole runs"))
+    if proof is not None and proof.target_speedup is not None:
+        tiles.append(("target reached sooner", format.ratio_interval(proof.target_speedup), "in whole runs"))
     return tiles
 
 
@@ -222,14 +222,18 @@ def _trial(trial: Trial, tuning: Tuning) -> dict[str, str]:
     }
 
 
-def _heats(tuning: Tuning | None) -> list[tuple[str, str, str]]:
+def _screening_runs(tuning: Tuning | None) -> list[tuple[str, str, str]]:
     """Rows of recipe, time to target and final metric."""
     found: list[tuple[str, str, str]] = []
-    for heat in tuning.heats if tuning is not None else ():
-        name = format.settings(heat.settings, none="baseline")
-        reached = format.seconds(heat.reached, unknown="never")
+    for screened in tuning.screening_runs if tuning is not None else ():
+        name = format.settings(screened.settings, none="baseline")
+        reached = format.seconds(screened.reached, unknown="never")
         found.append(
-            (name, reached if not heat.note else heat.note, "" if heat.metric is None else f"{heat.metric:g}")
+            (
+                name,
+                reached if not screened.note else screened.note,
+                "" if screened.metric is None else f"{screened.metric:g}",
+            )
         )
     return found
 
@@ -250,8 +254,8 @@ def _both(sides: BothSides) -> tuple[str, ...]:
     """A row: measure, number of pairs, mean and standard deviation of each side, difference with its interval."""
     shown = format.seconds if sides.what.startswith("seconds") else "{:.3g}".format
     what = MEASURES.get(sides.what, sides.what)
-    if sides.beside:
-        what = f"{what}, compared with {baseline_name(sides.beside)}"
+    if sides.reference_settings:
+        what = f"{what}, compared with {baseline_name(sides.reference_settings)}"
     means = [
         shown(statistics.fmean(values)) + (f" ± {shown(statistics.stdev(values))}" if len(values) > 1 else "")
         for values in (sides.baseline, sides.plan)
@@ -266,7 +270,7 @@ def _both(sides: BothSides) -> tuple[str, ...]:
     return what, str(len(sides.plan)), *means, apart
 
 
-def _followed(one: Followed, tuning: Tuning | None) -> tuple[str, ...]:
+def _followed(one: PlannedRunRecord, tuning: Tuning | None) -> tuple[str, ...]:
     """A row: end, steps, rate, rate relative to the baseline, settings that differ from the plan."""
     plan = tuning.settings if tuning is not None else {}
     names = [name for name in {**plan, **one.settings} if plan.get(name) != one.settings.get(name)]

@@ -124,7 +124,7 @@ def losses(tuning: Tuning) -> Chart | None:
     proof = tuning.proof
     if proof is None:
         return None
-    sides = ((baseline_name(proof.beside), proof.baseline_losses), ("tuned", proof.plan_losses))
+    sides = ((baseline_name(proof.reference_settings), proof.baseline_losses), ("tuned", proof.plan_losses))
     rows = [
         {"side": side, "step": step + 1, "loss": loss, "label": f"{side}, step {step + 1}: loss {loss:.4g}"}
         for side, values in sides

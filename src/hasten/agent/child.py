@@ -1,0 +1,159 @@
+"""What runs in the user's process at the end of `import torch`: it starts a measurement, or applies a plan.
+
+It must never break the script. If anything fails here, one line on standard error says so, and training continues without
+hasten.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.process
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, LaunchSpec, SandboxForm, from_json
+
+if TYPE_CHECKING:
+    from hasten.agent.session import Session
+    from hasten.patches import Patches
+
+PHRASES = (  # of the CPU's allocator, and of libraries'
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+_installed = False
+
+
+def install() -> None:
+    """Begin to measure this process, or to follow a plan, if it was asked for. Called by torch's backend autoload."""
+    global _installed
+    folder, text = os.environ.get(FOLDER_VARIABLE), os.environ.get(SPEC_VARIABLE)
+    if _installed or text is None:
+        return
+    _installed = True
+    try:
+        spec = from_json(LaunchSpec, text, source=SPEC_VARIABLE)
+        if folder is not None:
+            _at_every_end(*begin(Path(folder), spec))
+        else:
+            from hasten.agent.following import follow
+
+            follow(spec)
+    except Exception as error:
+        what = "not measured" if folder is not None else "not under the plan"
+        sys.stderr.write(f"hasten: this process is {what} ({error!r})\n")
+
+
+def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
+    """Put the hooks on, and have messages written into the folder; `patches.undo()` takes the hooks off again."""
+    from hasten.agent import facts, hooks, readouts, saving, workers
+    from hasten.agent.marks import Marks
+    from hasten.agent.models import Models
+    from hasten.agent.schedule import program_of
+    from hasten.agent.segments import History
+    from hasten.agent.session import Session
+    from hasten.patches import Patches
+
+    if spec.sockets is not None:
+        # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
+        multiprocessing.process.current_process()._config["tempdir"] = spec.sockets  # type: ignore[attr-defined]
+    patches, marks, history = Patches(), Marks(), History()
+    if spec.quality is None:  # of a comparison only the step's time and the training's course are wanted
+        workers.install(folder, patches)
+    session = Session(folder, history=history, marks=marks, models=Models(patches))
+    hooks.install(session, patches)
+    if spec.quality is None:
+        readouts.install(marks, patches)
+    saving.install(marks, patches)
+    if spec.sandbox is not None:
+        _keep_out(spec.sandbox, folder, patches)
+    session.launcher = spec.launcher
+    session.models.discover()
+    session.course.follow(program_of(spec, session, patches))
+    session.on_finish = facts.gather
+    _compare(spec, session, patches)
+    return session, patches
+
+
+def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> None:
+    """What is left to do in this process that nothing of a launch stays."""
+    from hasten.agent import saving
+    from hasten.sandbox import redirect
+
+    saving.log_to(folder, patches)
+    if sandbox == "overlay":
+        saving.rename_as_on_one_disk(patches)
+    else:
+        redirect.install_from_environment()  # where Python was started without looking for a sitecustomize
+
+
+def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
+    """What a comparison of two ways to train needs: fixes, seeds, few batches, and the quality watched."""
+    if spec.fixes:
+        from hasten.agent.handle import apply
+
+        apply(spec, session.folder, patches, session.models)
+    if spec.seed is not None:
+        from hasten.agent.seeding import seed_everything
+
+        seed_everything(spec.seed, shift=spec.shift, patches=patches)
+    for number, ends in ((spec.repeated_batches, False), (spec.epoch_batches, True)):
+        if number is not None:
+            from hasten.agent.batches import repeat_batches
+
+            repeat_batches(number, patches, ends=ends)
+    if spec.repeated_batches is not None:
+        session.course.cold = lambda: session.course.num_steps < spec.warm_steps
+        session.course.longest_warm_up = spec.warm_seconds
+    if spec.quality is not None:
+        from hasten.agent.quality import Quality
+
+        session.quality = Quality(patches, num_batches=spec.quality, perturb=spec.perturb)
+        if spec.own_samples:
+            from hasten.agent.batches import OwnSamples
+
+            session.own_samples = OwnSamples(patches, num_batches=spec.quality)
+
+
+def _at_every_end(session: Session, patches: Patches) -> None:
+    """Have the record written however the process ends, short of a signal."""
+    from hasten.agent.frames import without_ours
+
+    atexit.register(session.end_with_script)
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=session.forked)
+    leave = os._exit
+
+    def _exit(code: int) -> None:
+        # Children of multiprocessing end here, and so do scripts that want to be gone at once.
+        session.end_with_script()
+        leave(code)
+
+    patches.set(os, "_exit", _exit)
+    previous = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if _ran_out(error):
+            session.finish("out of memory")
+        chained: BaseException | None = error
+        while chained is not None:
+            chained.__traceback__ = without_ours(chained.__traceback__)
+            chained = chained.__cause__ or chained.__context__
+        previous(kind, error, without_ours(trace))
+
+    sys.excepthook = excepthook
+
+
+def _ran_out(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left."""
+    import torch
+
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in PHRASES)

@@ -1,0 +1,190 @@
+"""Which segments a measured process goes through, as the parent's spec says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from hasten.agent import facts, replay
+from hasten.agent.handle import Handle
+from hasten.agent.segments import (
+    JOINED,
+    Program,
+    Segment,
+    Switch,
+    alternate,
+    endless,
+    first_steps,
+    in_turns,
+    measure,
+    plain,
+)
+from hasten.agent.session import Session
+from hasten.agent.status import leave
+from hasten.patches import Patches
+from hasten.protocol import TURN_ASKED, TURN_GIVEN, Interventions, LaunchSpec, SwitchSpec
+from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
+
+SLOW_STEP = 0.3  # seconds
+
+
+def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
+    """The program that the spec asks for."""
+    history, seconds = session.course.history, spec.seconds
+    if spec.mode == "measure":
+        return measure(history, num_steps=spec.num_steps, seconds=seconds, last=_counting(session))
+    if spec.mode == "here":
+        return endless()
+    if spec.mode == "hold":
+        # One condition for as long as the script runs: for benchmarks of the marks themselves.
+        return iter([Segment(name=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
+    if spec.mode == "first steps":
+        assert spec.num_steps is not None
+        return first_steps(history, num_steps=spec.num_steps, seconds=seconds)
+    if spec.mode == "plain":
+        return plain(history, seconds=seconds)
+    if spec.mode == "in turns":
+        turns = Turns(session.folder)
+
+        def wait() -> None:
+            session.course.rested += turns.wait()
+
+        return in_turns(history, seconds=seconds, wait=wait)
+    return _interventions(spec.interventions, session, patches, seconds)
+
+
+def _counting(session: Session) -> Segment:
+    """A step whose operators and calls are counted."""
+    operators, calls = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
+    modes = contextlib.ExitStack()
+
+    def enter() -> None:
+        # A mode inside a compiled step would have it traced again.
+        if not session.models.compiled:
+            modes.enter_context(operators)
+            modes.enter_context(calls)
+            modes.callback(note)
+
+    def note() -> None:
+        session.num_operators, session.num_flops = operators.num_operators, operators.num_flops
+        session.num_calls = calls.num_calls
+
+    return Segment(name="count", full=True, min_seconds=0.0, min_steps=1, enter=enter, leave=modes.close)
+
+
+def switch_of(session: Session, patches: Patches, spec: SwitchSpec) -> Switch:
+    """An optimization that is enabled and disabled between two steps, to see what it gains."""
+
+    def note(reason: str) -> None:
+        session.not_applied[spec.cause] = reason
+
+    handle = Handle(spec.fix.name, session.models, on_refuse=note)
+    patches.on_undo(handle.disable)
+    return Switch(
+        name=spec.cause,
+        on=lambda: handle.enable(spec.fix.installer, spec.fix.value),
+        off=handle.disable,
+        settle=spec.settle,
+    )
+
+
+def _interventions(asked: Interventions, session: Session, patches: Patches, seconds: float) -> Program:
+    switches = [switch_of(session, patches, one) for one in asked.switches]
+    player = replay.Replay(session, patches)
+    session.on_batch = player.on_batch
+
+    began = time.monotonic()
+
+    def time_left() -> float:
+        return asked.within - (time.monotonic() - began)
+
+    def instruments(slow: bool) -> Program:
+        if asked.replay:
+            yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
+        if asked.join:  # held against replay: its batches come from where those did
+            yield from _held(JOIN, lambda: player.join(JOINED), seconds)
+            player.off()
+        if asked.device_replay is not None:
+            player.to_device(asked.device_replay)
+            yield from _held(DEVICE_REPLAY, player.on, seconds)
+            player.forget()
+        player.off()
+
+    def switching(slow: bool) -> Program:
+        # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
+        yield from alternate(
+            switches,
+            seconds=seconds,
+            rounds=1 if slow else 3,
+            min_steps=max(2 if slow else 1, asked.min_steps),
+            time_left=time_left,
+        )
+
+    def program() -> Program:
+        slow = session.course.warm_step() > SLOW_STEP
+        # Where batches are not waited for, replay shows little: what may gain most comes first.
+        if asked.switches_first:
+            yield from switching(slow)
+            if time_left() > 0:
+                yield from instruments(slow)
+        else:
+            yield from instruments(slow)
+            yield from switching(slow)
+        if asked.drain:
+            session.drained, session.drain_trouble = replay.drain(session, seconds=seconds)
+
+    return program()
+
+
+def _replaying(player: replay.Replay, session: Session, seconds: float, *, rounds: int) -> Program:
+    """Loaded and replayed batches in the order A B B A A B, so that the machine's drift falls on both."""
+    last = False
+    for on in (*(False, True, True, False) * rounds, False, True):
+        # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
+        queued = session.loaders.queue_length() if last and not on else 0
+        yield Segment(
+            name=REPLAY,
+            is_baseline=not on,
+            min_seconds=seconds / 5,
+            min_steps=1,
+            settle=2 + queued if on != last else 0,
+            enter=player.on if on else player.off,
+        )
+        last = on
+
+
+def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:
+    for index in range(4):
+        settle = 2 if index == 0 else 0
+        yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
+
+
+class Turns:
+    """The turns of the one process of a launch that is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pipes: tuple[int, int] | None = None
+
+    def wait(self) -> float:
+        """Seconds until it was this process's turn."""
+        began = perf_counter()
+        answer = b""
+        with contextlib.suppress(OSError):  # nobody at the other end
+            self._pipes = self._pipes or self._open()
+            os.write(self._pipes[0], b".")
+            answer = os.read(self._pipes[1], 1)
+        if not answer:  # hasten is gone
+            leave(None)
+        return perf_counter() - began
+
+    def _open(self) -> tuple[int, int]:
+        """Both pipes. Raises OSError when hasten is gone: to open them without O_NONBLOCK would wait for it for ever."""
+        asks = os.open(self._folder / TURN_ASKED, os.O_WRONLY | os.O_NONBLOCK)
+        given = os.open(self._folder / TURN_GIVEN, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(given, True)
+        return asks, given

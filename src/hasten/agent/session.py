@@ -1,0 +1,317 @@
+"""One training process, from its first step to the end of its window.
+
+The session listens to the hooks, goes from segment to segment, and writes the `RawRun` of this process. Folding spans into
+phases is the parent's work.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader
+
+from hasten.agent import workers
+from hasten.agent.batches import OwnSamples
+from hasten.agent.device_watch import DeviceWatch
+from hasten.agent.frames import LineSampler
+from hasten.agent.hooks import Forwards
+from hasten.agent.loaders import Loaders
+from hasten.agent.marks import BETWEEN, MOST_SPANS, Marks, seconds_per_mark
+from hasten.agent.models import Models
+from hasten.agent.quality import Quality
+from hasten.agent.segments import History, SegmentScheduler
+from hasten.agent.stages import run_delay
+from hasten.agent.status import StatusFile, leave
+from hasten.agent.steps import Boundary
+from hasten.devices import accelerator, cuda
+from hasten.patches import warn
+from hasten.protocol import EndedBy, write
+from hasten.raw_run import Fetched, RawFacts, RawRun, Span, Sync
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+SWITCH_INTERVAL = 5e-4  # seconds, while lines are sampled
+
+
+def _standing_aside(
+    method: Callable[Concatenate[Session, Given], Result],
+) -> Callable[Concatenate[Session, Given], Result | None]:
+    """An internal error must not reach the script: it is reported once, and measuring ends for this process."""
+
+    @functools.wraps(method)
+    def call(self: Session, *arguments: Given.args, **settings: Given.kwargs) -> Result | None:
+        try:
+            return method(self, *arguments, **settings)
+        except Exception as error:
+            self._stand_aside(error)  # pyright: ignore[reportPrivateUsage]
+            return None
+
+    return call
+
+
+class Session:
+    """Listens to the hooks of one process."""
+
+    def __init__(self, folder: Path, *, history: History, marks: Marks, models: Models) -> None:
+        self.folder = folder
+        self.marks = marks
+        self.models = models
+        self.forwards = models.watcher = Forwards(marks)
+        self.loaders = Loaders()
+        self.course = SegmentScheduler(history)
+        self.course.catch_up = self._catch_up
+        self.boundary = Boundary()
+        self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
+        self.on_finish: Callable[[Session], RawFacts] = lambda _: RawFacts()
+        self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
+        self.last_batch: object = None
+        self.quality: Quality | None = None  # watched where two ways to train are compared
+        self.own_samples: OwnSamples | None = None
+        self.profiler_seen = False
+        self.launcher: int | None = None  # hasten's own process
+        self.leave: Callable[[], object] = lambda: leave(self.launcher)  # once the window is full
+        self._device = DeviceWatch(marks)
+        self.closing = False
+        self.trouble: str | None = None  # what ended measuring
+        self.not_applied: dict[str, str] = {}  # of each condition that could not be turned on, why
+        self.num_operators: int | None = None
+        self.num_calls: int | None = None
+        self.num_flops: int | None = None
+        self.drained: list[float] | None = None
+        self.drain_trouble = ""
+        self._before: tuple[float | None, int | None] = None, None  # run delay, memory requests: both only ever grow
+        self._status = StatusFile(folder, history, self.boundary)
+
+    # ------------------------------------------------------------------------------------------- the hooks
+
+    @_standing_aside
+    def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
+        """`iter(loader)` has returned."""
+        if self.loaders.starts(loader, iterator) and self.course.started_at is not None:
+            self.models.discover(num_steps=2)  # a loader never seen before may feed a model never seen before
+        self.marks.add("iter", start, self.loaders.number(iterator))
+        self.marks.remember_place("data_wait", 2)
+        self._status.reach("loading")
+
+    @_standing_aside
+    def loader_ends(self, iterator: object, start: float) -> None:
+        """An iterator's workers have been ended; it may be long after its last batch."""
+        number = self.loaders.known(iterator)
+        if number is not None and self.marks.here() and not self.closing:
+            self.marks.add("end", start, number)
+
+    def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
+        """Fetch a batch, timed."""
+        marks, loaders = self.marks, self.loaders
+        try:
+            number, ready = loaders.asked(iterator)
+        except Exception as error:
+            self._stand_aside(error)
+            return fetch()
+        timed = marks.full
+        if timed:
+            workers.serve(number, timed=True)
+        marks.open.append("data_wait")
+        start = marks.now()
+        length = None  # the loader has no more, or raises
+        try:
+            batch = fetch() if self.on_batch is None else self.on_batch(iterator, fetch)
+            length = self._length_of(number, iterator, batch)
+        finally:
+            marks.open.pop()
+            if timed:
+                workers.serve(None, timed=False)
+            marks.add("next", start, Fetched(number, length, ready))
+        return batch
+
+    @_standing_aside
+    def _length_of(self, number: int, iterator: object, batch: object) -> int:
+        self.last_batch = batch
+        if self.quality is not None and not torch.is_grad_enabled():
+            self.quality.held_out_batch(batch)
+        elif self.quality is not None:
+            self.quality.batch(batch)
+            if self.own_samples is not None:
+                self.own_samples.batch(iterator, batch)
+        return self.loaders.length_of(number, batch)
+
+    def _stand_aside(self, error: Exception) -> None:
+        self.marks.full = False
+        self.trouble = repr(error)
+        warn(f"measurement disabled after an internal error ({error!r})")
+
+    def backward_ends(self) -> None:
+        """An outermost backward has ended."""
+        try:
+            self.marks.between = BETWEEN
+            if self.boundary.backward():
+                self.marks.add("step", self.marks.now())
+                self._step_ends(self.marks.now())
+        except Exception as error:
+            self._give_up(error)
+
+    def optimizer_steps(self, optimizer: Optimizer) -> None:
+        """An optimizer step has ended."""
+        try:
+            if self.boundary.step(optimizer) and "optimizer" not in self.marks.open:
+                self._step_ends(self.marks.now())
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        # Without steps the window would never fill, and the parent would wait for ever.
+        self._stand_aside(error)
+        self.finish("hasten")
+
+    def optimizer_made(self) -> None:
+        """An optimizer object exists, whether or not it will step."""
+        self.boundary.optimizers_made = True
+
+    # --------------------------------------------------------------------------------------------- the steps
+
+    def _step_ends(self, now: float) -> None:
+        self.marks.between = BETWEEN
+        if self.marks.device is not None:
+            self.marks.device.poll()
+        self._device.step()
+        first = self.course.first_step_at is None
+        over = self.course.step(now)
+        if first:
+            self._first_step_ended()
+        if over:
+            self._turn(self.course.segments[-1].ends[-1])  # when the device was done
+        if self._status.due(now):
+            self._status.write()
+
+    def _catch_up(self, now: float) -> float:
+        """Wait for the device's pending work, which belongs to this segment, and return the time.
+
+        Only at a segment's ends. A host may be a thousand operators ahead, a tenth of a second and more.
+        """
+        if not accelerator.is_in_use() or cuda.is_capturing():
+            return now
+        accelerator.wait()
+        if self.marks.full:
+            self.marks.add("sync", now, Sync(-1, "waiting for the GPU"))
+        return self.marks.now()
+
+    def _first_step_ended(self) -> None:
+        self._status.reach("warming up")
+        if self.boundary.by_backward:
+            self.models.settle()
+        # Marked, for a short script ends within its warm-up, and that is all there will be of it.
+        self._mark(full=True)
+
+    def _turn(self, now: float) -> None:
+        """End this segment and begin the program's next one."""
+        course = self.course
+        if course.segment is None:
+            self._before = run_delay(), cuda.memory_requests()
+            self.loaders.begin()
+        course.end(now)
+        history = course.history
+        mean = history.measuring / max(1, history.num_steps)
+        history.epoch_left, history.epochs_seen = self.loaders.epoch_left(mean)
+        segment = course.upcoming() if len(self.marks.spans) < MOST_SPANS else None
+        if segment is None:
+            self.finish("hasten")
+            return
+        self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
+        self._device.turn(full=segment.full)
+        segment.enter()
+        self.marks.by_optimizer = self.boundary.key is not None
+        self._mark(full=segment.full)
+        course.begin(segment, self.marks.now())
+        self._status.reach("measuring")
+
+    def _mark(self, *, full: bool) -> None:
+        """Mark every phase from now on, or only what uninstrumented segments need."""
+        self.marks.full = full
+        self.sampler.running(full)
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def finish(self, ended_by: EndedBy) -> None:
+        """Write the raw record; then leave at once, unless the script is ending by itself."""
+        if self.closing:
+            return
+        self.closing = True
+        self.marks.full = False
+        self._device.off()
+        self.sampler.running(False)
+        self.sampler.end()
+        raw = self.raw(ended_by)
+        try:
+            if self.quality is not None:
+                raw.quality = self.quality.raw()
+                if self.own_samples is not None:
+                    self.own_samples.add_to(raw.quality)
+            raw.facts = self.on_finish(self)
+        except Exception as error:
+            raw.facts_trouble = repr(error)
+        raw.seconds_per_mark = seconds_per_mark()
+        try:
+            write(raw, self.folder)
+        except Exception as error:
+            warn(f"the record cannot be written ({error!r})")
+        self._status.reach("done", ended_by=ended_by)
+        if ended_by == "hasten":
+            self.leave()
+
+    def end_with_script(self) -> None:
+        """The process is ending by itself: keep what was seen, if it trained."""
+        if self.course.num_steps or self.boundary.num_backwards:
+            self.finish("script")
+
+    def forked(self) -> None:
+        """This is a forked child now: it starts over, and is recognized by its own steps."""
+        self.marks.spans.clear()
+        self.marks.open.clear()
+        self.marks.thread = self.models.thread = get_ident()
+        self.marks.full = False
+        self.marks.device = None  # its events are the parent's
+        self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
+        self.closing = False
+        self.course.forked()
+        self.boundary.forked()
+        self._status.forked()
+
+    def raw(self, ended_by: EndedBy) -> RawRun:
+        """All that this process has seen, but for what is gathered at its end."""
+        marks, course = self.marks, self.course
+        return RawRun(
+            pid=os.getpid(),
+            rank=int(os.environ.get("RANK", "0") or 0),
+            ended_by=ended_by,
+            boundary="backward" if self.boundary.by_backward else "optimizer",
+            started_at=course.started_at,
+            first_step_at=course.first_step_at,
+            segments=course.segments,
+            spans=[Span(*span) for span in marks.spans],
+            device_spans=marks.device.spans if marks.device is not None else [],
+            places=[*marks.places],
+            first_place=marks.first_place,
+            lines=self.sampler.lines(),
+            loaders=self.loaders.raw(),
+            not_applied=self.not_applied,
+            num_operators=self.num_operators,
+            num_calls=self.num_calls,
+            num_flops=self.num_flops,
+            run_delay=_grown(self._before[0], run_delay()),
+            memory_requests=_grown(self._before[1], cuda.memory_requests()),
+            drained=self.drained,
+            drain_trouble=self.drain_trouble,
+            trouble=self.trouble,
+        )
+
+
+def _grown(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else now - before

@@ -1,0 +1,55 @@
+"""Tensors in arguments, outputs and batches: lists, tuples, dicts, and objects with attributes.
+
+Modules and classes are not looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import nn
+
+
+def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
+    """The tensors in lists, tuples, dicts and objects with attributes, at most `most`."""
+    waiting = [value]
+    found = 0
+    while waiting and found < most:
+        item = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            found += 1
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(reversed(list(item.values())))
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(reversed(item[:most]))
+        elif item is not None and hasattr(item, "__dict__") and not isinstance(item, (type, nn.Module)):
+            waiting.extend(v for v in vars(item).values() if isinstance(v, torch.Tensor))
+
+
+def num_samples(batch: object) -> int | None:
+    """Samples in a batch: the first dimension of its first tensor that has one."""
+    # Nearly every batch is a list of tensors; looking through any tree takes ten times as long.
+    first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    if not isinstance(first, torch.Tensor) or not first.dim():
+        first = next((tensor for tensor in tensors_in(batch, most=8) if tensor.dim()), None)
+    return int(first.shape[0]) if first is not None else None
+
+
+def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    """The same tree with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(with_tensors(v, change) for v in value))  # pyright: ignore[reportArgumentType]
+    if isinstance(value, (list, tuple)):
+        return type(value)([with_tensors(v, change) for v in value])
+    if isinstance(value, Mapping):
+        for key in list(value):  # in place: transformers' outputs are dicts with attributes
+            value[key] = with_tensors(value[key], change)  # type: ignore[index]
+    elif not isinstance(value, (nn.Module, type)) and not callable(value):
+        for name, inner in list(getattr(value, "__dict__", {}).items()):
+            if isinstance(inner, torch.Tensor):
+                object.__setattr__(value, name, change(inner))
+    return value

@@ -1,0 +1,1 @@
+"""The user's command: started, followed, ended; and what its processes recorded."""

@@ -1,0 +1,191 @@
+"""Draw conclusions from a run: breakdown, ceiling, findings with the costliest first, what-ifs, and a one-sentence verdict."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+
+from hasten import format
+from hasten.diagnosis import compute_rules, host_rules, input_rules
+from hasten.diagnosis.breakdown import break_down, cache_need, find_ceiling, what_ifs
+from hasten.diagnosis.case import WORTH, Case
+from hasten.diagnosis.situation import Situation
+from hasten.measurement import diagnose as confirmed
+from hasten.optimizations.catalog import EXPERIMENTS, PROBLEMS
+from hasten.optimizations.optimization import Problem
+from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
+
+SEEN = 0.5  # share of the step that must be known to name what it is bound by
+KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
+HOST_SIDE = (  # what keeps the host from queueing more work on the device
+    *KINDS[: KINDS.index("pageable_copy")],
+    "sync_points",
+    "launch_bound",
+    "logging_each_step",
+    "script_bound",
+)
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Diagnose one run. Raises ValueError if it has no steps."""
+    breakdown = break_down(run)
+    ceiling = find_ceiling(run, breakdown)
+    case = Case(run, breakdown, ceiling)
+    tried = confirmed.findings(case)
+    proposed = [
+        *input_rules.findings(case),
+        *tried,
+        *compute_rules.findings(case, tried),
+        *host_rules.findings(case),
+    ]
+    found = [limited for one in proposed if case.worth(limited := _while_idle(case, one))]
+    findings = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
+    return Diagnosis(
+        verdict=_verdict(case, findings),
+        breakdown=breakdown,
+        ceiling=ceiling,
+        findings=findings,
+        what_ifs=what_ifs(run, breakdown, ceiling),
+        cache=cache_need(run),
+    )
+
+
+def situation_of(run: Run, settings: Settings) -> Situation:
+    """What optimizations are proposed on."""
+    breakdown = break_down(run)
+    case = Case(run, breakdown, find_ceiling(run, breakdown))
+    return Situation(case=case, diagnosis=diagnose(run), settings=settings)
+
+
+def _while_idle(case: Case, finding: Finding) -> Finding:
+    """Limit a finding about the host to the time in which the device is idle: the rest costs nothing."""
+    if finding.confirmed_by is not None or finding.kind not in HOST_SIDE or case.waiting is None:
+        return finding
+    if finding.recoverable <= case.waiting:
+        return finding
+    note = (*finding.because, f"the device is busy in all but {format.seconds(case.waiting)} of the step")
+    return msgspec.structs.replace(finding, recoverable=case.waiting, interval=None, because=note)
+
+
+def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:
+    """Limit each finding to the time that the findings before it leave, so that no time is counted twice."""
+    left = case.step
+    kept: list[Finding] = []
+    for finding in findings:
+        finding = finding if finding.recoverable <= left else _cut(finding, left)
+        if case.worth(finding):
+            kept.append(finding)
+            left -= finding.recoverable
+    return tuple(kept)
+
+
+def _cut(finding: Finding, left: float) -> Finding:
+    note = (*finding.because, "limited to the time that the findings above leave")
+    return msgspec.structs.replace(finding, recoverable=left, interval=None, because=note)
+
+
+STARVED = "CPU-starved"
+
+
+def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
+    """What the step is bound by.
+
+    A step that does not wait for batches is not data-bound. If loader workers or other threads use the cores that PyTorch
+    needs, it is CPU-starved.
+    """
+    contended = [f.recoverable for f in findings if f.kind == "thread_contention"]
+    starved = max(case.crowding, *contended, 0.0) / case.step if case.step else 0.0
+    shares = {
+        "data-bound": case.share("data_wait", "epoch_start"),
+        STARVED: starved,
+        "compute-bound": case.share("forward", "loss", "backward", "optimizer", "zero_grad") - starved,
+        "validation-bound": case.share("validation"),
+        "checkpoint-bound": case.share("checkpoint"),
+        "bound by the script's own code": case.share("script", "sync", "logging"),
+    }
+    if sum(shares.values()) < SEEN:
+        return "bound by time that could not be measured"
+    return max(shares, key=lambda name: shares[name])
+
+
+def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
+    bound = bound_of(case, findings)
+    bound = bound[0].upper() + bound[1:]
+    if findings:
+        top = findings[0]
+        first, rest = top.title[0], top.title[1:]
+        title = first.lower() + rest if rest.split(" ")[0].islower() else top.title  # not of OpenMP, TF32
+        if bound == STARVED and case.train is not None and case.train.num_workers:
+            workers = f"{case.train.num_workers} loader worker{'s' if case.train.num_workers > 1 else ''}"
+            title = f"{workers} and PyTorch share {case.run.machine.num_cores:g} cores; {title}"
+        return (
+            f"{bound}: {title}; fixing it would save about {format.share(top.recoverable / case.step)} of the step."
+        )
+    if case.run.untried:
+        suspected = ", ".join(title_of(cause) for cause in case.run.untried)
+        return f"{bound}. No problem was confirmed yet, but this was not tried: {suspected}."
+    if case.ceiling.free_batches is None:
+        return (
+            f"No problem found: {_in_sentence(bound)}, and no finding would save {format.share(WORTH)} of the step."
+        )
+    gain = max(0.0, 1 - case.ceiling.free_batches / case.step)
+    if gain < WORTH:
+        return (
+            f"No problem found: {_in_sentence(bound)}, and within {format.share(gain)} of the step time with instant data "
+            "loading."
+        )
+    return f"No single cause found: {_in_sentence(bound)}; instant data loading would save {format.share(gain)} of the step."
+
+
+def _in_sentence(bound: str) -> str:
+    return bound if bound == STARVED else bound.lower()
+
+
+def title_of(cause: str) -> str:
+    """What is tried to confirm a cause, within a sentence."""
+    if cause in EXPERIMENTS and EXPERIMENTS[cause][0].title:
+        return EXPERIMENTS[cause][0].title
+    title = next((problem.title for problem in PROBLEMS if problem.confirmed_by == cause), cause)
+    return title if title[:2].isupper() or title.startswith("OpenMP") else title[0].lower() + title[1:]
+
+
+def findings(case: Case) -> list[Finding]:
+    """All of them: for each kind, that of the experiment that saved most."""
+    best: dict[str, Finding] = {}
+    for problem in PROBLEMS:
+        found = _confirmed(case, problem)
+        if found is not None and found.recoverable > getattr(best.get(problem.kind), "recoverable", 0.0):
+            best[problem.kind] = found
+    best.update(_after_page_faults(best))
+    return list(best.values())
+
+
+def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
+    """Reduce the saving of lower precision by that of page faults: half the memory also means half the faults."""
+    faults, precision = best.get("page_faults"), best.get("full_precision")
+    if faults is None or precision is None:
+        return {}
+    left = max(0.0, precision.recoverable - faults.recoverable)
+    note = (*precision.because, "not counting page faults, which are a separate finding")
+    return {"full_precision": msgspec.structs.replace(precision, recoverable=left, interval=None, because=note)}
+
+
+def _confirmed(case: Case, problem: Problem) -> Finding | None:
+    measured = case.measured(problem.confirmed_by)
+    if measured is None:
+        return None
+    tried = next(i for i in case.run.interventions if i.name == problem.confirmed_by)
+    assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
+    recoverable, interval = problem.saved(case, tried) if problem.saved is not None else measured
+    sides = f"{format.seconds(tried.candidate_seconds)} per step without it, {format.seconds(tried.baseline_seconds)} with it"
+    return Finding(
+        kind=problem.kind,
+        title=problem.title,
+        recoverable=recoverable,
+        interval=interval,
+        confirmed_by=problem.confirmed_by,
+        because=(sides, *problem.evidence(case)),
+        remedy=problem.remedy,
+        where=problem.where(case) or case.where(problem.phase),
+    )

@@ -1,0 +1,133 @@
+"""Which follow-up launches would confirm a cause.
+
+Experiments that can be enabled and disabled between two steps share one launch, in which they alternate with the plain
+step (A B B A), so that the machine's drift falls on both. What must be in place before the script begins gets a launch of
+its own, next to a plain one. Replay and join (batches without a loader's work) are instruments of the first kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from hasten.launch.recorder import Recorded
+from hasten.launch.shares import Shares
+from hasten.optimizations.catalog import EXPERIMENTS
+from hasten.optimizations.optimization import LEAST_SECONDS, WORTH, Experiment, Optimization, Symptoms, spec_of
+from hasten.protocol import FixSpec, Interventions, SwitchSpec, Value
+from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
+from hasten.records import Facts, Intervention, Machine
+
+SHORT_EPOCH = 8  # steps
+JOINS_BELOW = 0.25  # seconds per step: slower ones are no batch too small
+
+
+@dataclass(kw_only=True)
+class FollowUpRun:
+    """One follow-up launch."""
+
+    name: str
+    interventions: Interventions | None = None  # None: a plain launch
+    fixes: tuple[FixSpec, ...] = ()
+    seconds: float = LEAST_SECONDS
+    environment: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def causes(self) -> list[str]:
+        """The causes that it would confirm."""
+        return [self.name] if self.interventions is None else [one.cause for one in self.interventions.switches]
+
+    def baseline(self) -> FollowUpRun:
+        """The plain launch to hold this one against."""
+        return FollowUpRun(name=self.name, seconds=self.seconds)
+
+    def remaining_after(self, recorded: Recorded) -> FollowUpRun | None:
+        """The same launch with what this one did not come to; None where there is nothing, or it would not either."""
+        asked = self.interventions
+        assert asked is not None
+        names = {s.name for s in recorded.steps}
+        failed = recorded.exit_code not in (0, None)
+        begun = [one for one in asked.switches if one.cause in names]
+        if len(begun) > 1 and not failed and recorded.raw.ended_by == "script":
+            begun.pop()  # the script ended while it was tried
+        used = {*names, recorded.raw.segments[-1].name}
+        left = replace(
+            asked,
+            switches=tuple(one for one in asked.switches if one not in begun),
+            replay=asked.replay and not failed and REPLAY not in used,
+            device_replay=None if failed or DEVICE_REPLAY in used else asked.device_replay,
+            join=asked.join and not failed and JOIN not in used,
+        )
+        return None if not left.switches or left == asked else replace(self, interventions=left)
+
+
+def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = ()) -> list[FollowUpRun]:
+    """The follow-up launches that may confirm a cause; `on` are optimizations that are enabled already."""
+    symptoms = Symptoms(facts=facts, shares=shares, machine=machine)
+    suspected = [
+        (experiment, optimization, value)
+        for experiment, optimization in EXPERIMENTS.values()
+        if (value := experiment.suspect(symptoms)) is not None
+    ]
+    switches = tuple(
+        SwitchSpec(cause=experiment.cause, fix=spec_for(experiment, optimization, value), settle=experiment.settle)
+        for experiment, optimization, value in suspected
+        if experiment.toggled and (optimization is None or optimization.name not in on)
+    )
+    train = symptoms.train
+    chosen: list[FollowUpRun] = []
+    if switches or train is not None:
+        # Where epochs are short, a segment holds a whole one: their first steps are unlike the others.
+        epoch = math.ceil(facts.steps_per_epoch) if facts.steps_per_epoch else SHORT_EPOCH + 1
+        inside = Interventions(
+            switches=switches,
+            switches_first=not symptoms.waits,
+            min_steps=epoch if epoch <= SHORT_EPOCH else 1,
+            replay=train is not None,
+            device_replay=facts.device if train is not None and facts.device != "cpu" else None,
+            join=train is not None and shares.regular < JOINS_BELOW,
+            drain=train is not None and symptoms.waits,
+        )
+        chosen.append(FollowUpRun(name="interventions", interventions=inside))
+    chosen += [
+        _launch(experiment, optimization, value, symptoms)
+        for experiment, optimization, value in suspected
+        if not experiment.toggled
+    ]
+    return chosen
+
+
+def _launch(
+    experiment: Experiment, optimization: Optimization | None, value: Value, symptoms: Symptoms
+) -> FollowUpRun:
+    """The script with one optimization enabled."""
+    assert optimization is not None
+    enables = experiment.enable is not None or optimization.enable is not None
+    return FollowUpRun(
+        name=experiment.cause,
+        fixes=(spec_for(experiment, optimization, value),) if enables else (),
+        seconds=experiment.seconds(symptoms),
+        environment=dict(optimization.environment(value)),
+        settings={optimization.name: str(value)},
+    )
+
+
+def spec_for(experiment: Experiment, optimization: Optimization | None, value: Value) -> FixSpec:
+    """What an experiment enables."""
+    enable = experiment.enable or (optimization.enable if optimization is not None else None)
+    assert enable is not None
+    return spec_of(optimization.name if optimization is not None else experiment.cause, enable, value)
+
+
+def broken_segment(recorded: Recorded) -> str | None:
+    """The switch or instrument that was being tried when the script failed; None where it did not fail."""
+    if recorded.exit_code in (0, None):
+        return None
+    return recorded.raw.segments[-1].name
+
+
+def promising(tried: Intervention) -> bool:
+    """Whether a launch may gain so much that it deserves a plain launch beside it."""
+    return tried.ratio is not None and tried.ratio.low < 1 - WORTH

@@ -1,0 +1,1 @@
+"""Everything that can be changed about a training run from outside: one file for each optimization."""

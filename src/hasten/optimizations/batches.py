@@ -1,0 +1,24 @@
+"""What the optimizations of the input pipeline ask of a script: whether its training waits for batches, and for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hasten.diagnosis.situation import Situation
+    from hasten.records import LoaderFacts
+
+QUEUEING = ("too_few_workers", "shallow_prefetch", "worker_startup")  # kinds of findings
+SLOW_WORK = ("slow_read", "slow_decode", "slow_transform", "slow_collate", "python_bound_data")
+NO_LOADER = "the script uses no DataLoader"
+NOT_WAITING = "training does not wait for batches"
+WAITS = 0.08  # share of the step that input optimizations must be able to save
+
+
+def training_loader(situation: Situation) -> LoaderFacts | str:
+    """The training loader, or why nothing is to be gained there."""
+    train = situation.case.train
+    if train is None:
+        return NO_LOADER
+    waits = situation.headroom >= WAITS * situation.case.step
+    return train if waits or situation.finding(*SLOW_WORK, *QUEUEING) is not None else NOT_WAITING

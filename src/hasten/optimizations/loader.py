@@ -1,0 +1,188 @@
+"""hasten's loader in the place of torch's, inside loaders that stay torch's own objects.
+
+`iter(loader)` of a DataLoader is an epoch of a `hasten.Loader` made from it: the same dataset, sampler, generator and
+collate function. Loaders whose `__iter__` is not torch's are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from hasten.errors import NotApplicableError
+from hasten.optimizations.batches import NO_LOADER, SLOW_WORK, training_loader
+from hasten.optimizations.optimization import Optimization, Proposal
+from hasten.protocol import Value
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from hasten.agent.handle import Handle
+    from hasten.agent.models import Models
+    from hasten.diagnosis.situation import Situation
+
+LOADER_SHARE = 0.15  # of the headroom: what our loader saves on average where the work itself stays
+Function = Callable[..., Any]
+
+
+@dataclass
+class _Ours:
+    """What the loaders made in the place of others have in common."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    only_in_memory: bool = False
+    loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
+
+
+def enable(handle: Handle, _value: Value) -> None:
+    """Every map-style DataLoader's batches are made by hasten's loader."""
+    _take_over(handle).only_in_memory = False
+
+
+def enable_gathering(handle: Handle, _value: Value) -> None:
+    """Batches of a dataset that only indexes arrays in memory are gathered at once."""
+    if not _is_on(handle):
+        _take_over(handle).only_in_memory = True
+
+
+def enable_pixels(handle: Handle, value: Value) -> None:
+    """How near decoded and resized images must be to Pillow's."""
+    _take_over(handle).settings["pixels"] = value
+
+
+_of_models: dict[Models, _Ours] = {}  # until its patches are undone
+
+
+def _is_on(handle: Handle) -> bool:
+    return handle.models in _of_models
+
+
+def _take_over(handle: Handle) -> _Ours:
+    ours = _of_models.get(handle.models)
+    if ours is not None:
+        return ours
+    from torch.utils.data import DataLoader
+
+    try:
+        from hasten.data.loader import Loader
+    except ImportError as error:
+        raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
+    ours = _of_models[handle.models] = _Ours()
+    handle.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
+    handle.patches.on_undo(lambda: _of_models.pop(handle.models, None))
+    return ours
+
+
+def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
+    from torch.utils.data import IterableDataset
+
+    @functools.wraps(original)
+    def __iter__(self: DataLoader[Any]) -> Iterator[Any]:
+        if isinstance(self, kind) or isinstance(self.dataset, IterableDataset):
+            return original(self)
+        given = _given(self)
+        known = ours.loaders.get(self)
+        if known is None or known[0] != given:  # the script may set another collate_fn between two epochs
+            known = ours.loaders[self] = given, _made_of(self, given, ours, kind)
+        stand_in = known[1]
+        if stand_in is None:
+            return original(self)
+        iterator = iter(stand_in)
+        # Frameworks look for the running epoch here, as they do with torch's own workers that stay.
+        self._iterator = iterator if self.persistent_workers and self.num_workers else None  # pyright: ignore
+        return iterator
+
+    return __iter__
+
+
+def _given(of: DataLoader[Any]) -> dict[str, Any]:
+    """What a loader was made with, as it is now."""
+    given: dict[str, Any] = {
+        "dataset": of.dataset,
+        "num_workers": of.num_workers,
+        "collate_fn": of.collate_fn,
+        "pin_memory": of.pin_memory,
+        "timeout": of.timeout,
+        "worker_init_fn": of.worker_init_fn,
+        "multiprocessing_context": of.multiprocessing_context,
+        "generator": of.generator,
+        "prefetch_factor": of.prefetch_factor,
+        "persistent_workers": of.persistent_workers,
+        "in_order": getattr(of, "in_order", True),
+    }
+    if of.batch_sampler is not None:
+        return {**given, "batch_sampler": of.batch_sampler}
+    return {**given, "batch_size": None, "sampler": of.sampler}
+
+
+def _made_of(of: DataLoader[Any], given: dict[str, Any], ours: _Ours, kind: type[Any]) -> Any | None:
+    """A Loader for the same batches; None where torch's own is to make them."""
+    from hasten.data.epoch.columns import columns_of
+
+    if ours.only_in_memory and columns_of(of.dataset) is None:
+        return None
+    return kind(**given, **ours.settings)
+
+
+def _propose(situation: Situation) -> list[Proposal] | str:
+    train = training_loader(situation)
+    if isinstance(train, str):
+        return train
+    late = situation.finding("shallow_prefetch", "worker_startup")
+    # It hands samples out one by one and writes batches once; a sample of the script's own code costs what it cost.
+    saves = max(LOADER_SHARE * situation.headroom, 0.6 * late.recoverable if late is not None else 0.0)
+    return [Proposal(value=True, saves=saves, because="batches are written once, sample by sample")]
+
+
+def _propose_gathering(situation: Situation) -> list[Proposal] | str:
+    train = situation.case.train
+    if train is None:
+        return NO_LOADER
+    if not train.in_memory:
+        return "the dataset is not in memory"
+    finding = situation.finding("python_bound_data")
+    if finding is None:
+        return "making batches sample by sample takes no time worth saving"
+    return [Proposal(value=True, saves=finding.recoverable, because=finding.title)]
+
+
+def _propose_pixels(situation: Situation) -> list[Proposal] | str:
+    if "loader" not in situation.settings:
+        return "hasten's loader is not enabled"
+    finding = situation.finding("slow_decode", "slow_transform")
+    if finding is None:
+        return "decoding and resizing are not what takes the time"
+    return [Proposal(value="close", saves=0.3 * finding.recoverable, because=finding.title)]
+
+
+LOADER = Optimization(
+    name="loader",
+    title="hasten's loader in the place of torch's",
+    guarantee="identical",
+    answers=(*SLOW_WORK, "worker_startup", "shallow_prefetch"),
+    propose=_propose,
+    enable=enable,
+)
+GATHER = Optimization(
+    name="gather",
+    title="data that is in memory already is gathered a batch at a time",
+    guarantee="identical",
+    answers=("python_bound_data",),
+    propose=_propose_gathering,
+    enable=enable_gathering,
+    on_any_machine=True,
+)
+PIXELS = Optimization(
+    name="pixels",
+    title="images within 1/255 of Pillow's, in less time",
+    guarantee="precision",
+    answers=("slow_decode", "slow_transform"),
+    propose=_propose_pixels,
+    enable=enable_pixels,
+    kind="word",
+    words=("identical", "close"),
+    needs=("loader",),
+)

@@ -1,0 +1,103 @@
+"""How the launches of a comparison are made: for how long, with which seed, and on warm caches where something is cached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hasten.diagnosis.breakdown import USABLE_MEMORY
+from hasten.diagnosis.case import Case
+from hasten.diagnosis.situation import Situation
+from hasten.launch.turns import POSSIBLE
+from hasten.optimizations.catalog import specs_of, start_seconds_of
+from hasten.protocol import LaunchSpec
+from hasten.records import Phase, Settings
+
+SEED = 20_000
+KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
+WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
+FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
+MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """How launches are made."""
+
+    seconds: float = 3.0  # of steps that count
+    repeated_batches: int | None = None  # the same over and over, measured once each has come
+    warm_steps: int = 0  # until then
+    warm_seconds: float = 20.0  # that these may take
+    cache_bytes: int | None = None  # of "auto": as large for the repeated batches as the machine's memory is for all
+    most_pairs: int = 16
+    turns: bool = False  # both sides of a pair at once, one working at a time
+
+
+def config_for(first: Situation, settings: Settings) -> TrialConfig:
+    """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
+    case, facts = first.case, first.case.facts
+    seconds = TrialConfig.seconds
+    periods: dict[Phase, float | None] = {
+        "epoch_start": facts.steps_per_epoch,
+        "validation": facts.steps_per_validation,
+    }
+    for phase, period in periods.items():
+        if period and case.share(phase) >= 0.05:
+            # Twice where it comes often; once where steps are slow, for a search has to end.
+            seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
+    seconds = max(seconds, min(8.0, 5 * case.step))
+    turns = _can_take_turns(case)
+    if not KEEPING & {*settings}:
+        return TrialConfig(seconds=seconds, turns=turns)
+    number = int(min(MOST_REPEATED, max(FEWEST_REPEATED, WARM_LIMIT / max(case.step, 1e-4))))
+    return TrialConfig(
+        seconds=seconds,
+        repeated_batches=math.ceil(number * max(1.0, case.batches)),
+        warm_steps=number + 1,
+        warm_seconds=3 * max(WARM_LIMIT, number * case.step),
+        cache_bytes=_cache_bytes(first, math.ceil(number * max(1.0, case.batches))),
+        turns=turns,
+    )
+
+
+def _cache_bytes(first: Situation, num_batches: int) -> int | None:
+    """The part of the memory that so many batches of the whole set would have: a set that does not fit misses here too."""
+    need, train = first.diagnosis.cache, first.case.train
+    if need is None or train is None or not train.batch_size:
+        return None
+    share = min(1.0, num_batches * train.batch_size / need.num_samples)
+    return int(share * USABLE_MEMORY * first.case.run.machine.memory_available_bytes)
+
+
+def _can_take_turns(case: Case) -> bool:
+    """Whether two launches may be there at once: one process trains, on the CPU, and there is memory for two."""
+    run = case.run
+    peak = max((sample.resident_bytes for sample in run.resources), default=math.inf)
+    is_python = run.command[0] == "-m" or run.command[0].endswith(".py")
+    alone = run.facts.num_training_processes == 1 and case.on_cpu
+    return POSSIBLE and is_python and alone and MEMORY_FOR_TWO * peak < run.machine.memory_available_bytes
+
+
+def spec_of(settings: Settings, config: TrialConfig, *, quality: int = 0, shift: int = 0) -> LaunchSpec:
+    """What the processes of one side of a comparison are to do."""
+    base = base_spec(settings, config)
+    return replace(base, mode="plain", seconds=config.seconds, shift=shift, quality=quality)
+
+
+def base_spec(settings: Settings, config: TrialConfig) -> LaunchSpec:
+    """What processes under these settings are to do, whatever they are launched for."""
+    keeps = config.repeated_batches is not None  # what is kept is to be there when they measure
+    return LaunchSpec(
+        fixes=specs_of(_limited(settings, config)),
+        start_seconds=start_seconds_of(settings),
+        seed=SEED,
+        repeated_batches=config.repeated_batches,
+        warm_steps=config.warm_steps if keeps else 0,
+        warm_seconds=config.warm_seconds if keeps else 0.0,
+    )
+
+
+def _limited(settings: Settings, config: TrialConfig) -> Settings:
+    if config.cache_bytes is None or settings.get("cache") != "auto":
+        return settings
+    return {**settings, "cache": config.cache_bytes}

@@ -1,0 +1,121 @@
+"""Whose line is running."""
+
+import itertools
+import json
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hasten
+from hasten.agent.frames import INSIDE, LIBRARY, USER, caller_is_user, kind_of, lines_above, user_place
+
+PACKAGES = sysconfig.get_path("purelib")
+STANDARD = sysconfig.get_path("stdlib")
+ROOT = Path(hasten.__file__).parent
+
+
+numbers = itertools.count()
+
+
+def code_of(file, source="pass"):
+    return compile(source, str(file), "exec")
+
+
+def code_like_no_other(file):
+    return code_of(file, f"x = {next(numbers)}")
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("/home/ada/train.py", USER),
+        ("train.py", USER),
+        ("<ipython-input-3-abc>", USER),
+        (f"{PACKAGES}/timm/models/layers.py", LIBRARY),
+        ("/usr/lib/python3/dist-packages/yaml/__init__.py", LIBRARY),
+        (f"{PACKAGES}/torch/optim/sgd.py", INSIDE),
+        (f"{STANDARD}/json/encoder.py", INSIDE),
+        ("<frozen importlib._bootstrap>", INSIDE),
+        ("<string>", INSIDE),
+        (ROOT / "measurement" / "inside" / "hooks.py", INSIDE),
+        (ROOT / "examples" / "xray.py", USER),
+    ],
+)
+def test_a_file_is_the_users_a_librarys_or_nobodys(file, kind):
+    assert kind_of(code_like_no_other(file)) == kind
+
+
+def test_two_files_with_the_same_code_are_told_apart():
+    # Code objects are equal when their names, lines and instructions are, whatever file they come from.
+    mine, theirs = code_of("/home/ada/same.py"), code_of(f"{PACKAGES}/timm/same.py")
+    assert mine == theirs
+    assert (kind_of(mine), kind_of(theirs)) == (USER, LIBRARY)
+
+
+def test_a_script_beside_a_folder_named_torch_is_still_the_users():
+    assert kind_of(code_like_no_other("/home/ada/torch/train.py")) == USER
+
+
+def test_the_innermost_line_of_the_user_is_found_through_the_standard_library():
+    places = []
+
+    class Recording(json.JSONEncoder):
+        def default(self, value):
+            places.append(user_place(sys._getframe().f_back))
+            return None
+
+    def dumps():
+        return json.dumps(object(), cls=Recording)
+
+    dumps()
+    assert places[0][0] == __file__
+    assert places[0][2] == "dumps"
+
+
+def frame_in(file, call):
+    """Run `call` from a frame that says it belongs to this file."""
+    space = {"call": call}
+    exec(compile("def within():\n    return call()\n", str(file), "exec"), space)
+    return space["within"]()
+
+
+def test_where_no_line_is_the_users_the_librarys_stands_in():
+    frame = frame_in(f"{PACKAGES}/timm/train.py", lambda: sys._getframe(1))
+
+    class Alone:
+        f_code, f_lineno, f_back = frame.f_code, frame.f_lineno, None
+
+    assert user_place(Alone()) == (f"{PACKAGES}/timm/train.py", 2, "within")
+
+
+def test_nothing_but_torch_is_nowhere():
+    class Alone:
+        f_code, f_lineno, f_back = code_like_no_other(torch.__file__), 1, None
+
+    assert user_place(Alone()) is None
+    assert user_place(None) is None
+
+
+def test_the_caller_is_the_user_or_is_not():
+    assert caller_is_user(0)
+    assert not frame_in(f"{PACKAGES}/timm/train.py", lambda: caller_is_user(1))
+
+
+def test_a_comprehension_is_a_line_of_the_function_that_it_stands_in():
+    def reading():
+        return [user_place(sys._getframe()) for _ in range(1)]
+
+    ((_, _, function),) = reading()
+    assert function == "reading"
+
+
+def test_a_frame_that_is_at_no_line_counts_for_its_functions_first():
+    """Another thread may be met between two instructions of which the compiler made no line."""
+    code = compile("def work(): pass", "/home/ada/train.py", "exec").co_consts[0]
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+    assert user_place(frame) == ("/home/ada/train.py", 1, "work")
+    assert lines_above(frame) == ((code, 1),)

@@ -1,0 +1,157 @@
+"""What a measured process does with its steps, on a history written by hand."""
+
+import pytest
+
+from hasten.agent.segments import (
+    MARKED,
+    PLAIN,
+    History,
+    Segment,
+    Switch,
+    alternate,
+    in_turns,
+    measure,
+    plain,
+)
+
+
+def labels(segments):
+    return [s.name for s in segments]
+
+
+def run(*, mean=0.01, seconds=60.0, num_steps=None, epoch_left=None, epochs_seen=0, spread=0.0):
+    """Carry a measuring program out on a fake clock; its segments and what was seen."""
+    history = History(epoch_left=epoch_left, epochs_seen=epochs_seen)
+    segments = []
+    for segment in measure(history, num_steps=num_steps, seconds=seconds):
+        segments.append(segment)
+        length = max(segment.min_seconds, mean)
+        history.num_steps += max(1, round(length / mean))
+        history.measuring += length
+        history.seconds.setdefault(segment.name, []).append(mean * (1 + spread * (-1) ** (len(segments) // 4)))
+        if history.epoch_left is not None:
+            history.epoch_left -= length
+            if history.epoch_left <= 0:
+                history.epochs_seen, history.epoch_left = 1, None
+    return segments, history
+
+
+def test_only_the_marked_segments_mark_every_phase():
+    segments, _ = run()
+    assert labels(segments)[:8] == [PLAIN, MARKED, MARKED, PLAIN] * 2
+    assert all(s.full == (s.name == MARKED) for s in segments)
+
+
+def test_a_steady_figure_ends_the_measuring_early():
+    _, history = run()
+    assert 5.0 <= history.measuring < 20.0
+    assert len(history.seconds[PLAIN]) >= 4
+
+
+def test_an_unsteady_figure_is_measured_longer_but_never_beyond_its_time():
+    _, steady = run()
+    _, unsteady = run(spread=0.3)
+    assert steady.measuring < unsteady.measuring <= 62.0
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 10.0, 60.0])
+def test_the_time_allowed_is_kept_to(seconds):
+    _, history = run(seconds=seconds, spread=0.5)
+    assert history.measuring <= seconds + 2.0
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0, 60.0])
+def test_whatever_the_time_both_sides_are_measured(seconds):
+    segments, _ = run(seconds=seconds)
+    assert {PLAIN, MARKED} <= set(labels(segments))
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 50, 300])
+def test_a_number_of_steps_leaves_some_of_them_marked(num_steps):
+    # Without a marked step nothing can be attributed: every phase would be "not seen".
+    segments, _ = run(num_steps=num_steps)
+    assert MARKED in labels(segments)
+
+
+@pytest.mark.parametrize("num_steps", [50, 1000])
+def test_a_number_of_steps_is_measured_in_full(num_steps):
+    _, history = run(num_steps=num_steps)
+    assert history.num_steps >= num_steps
+
+
+def test_the_end_of_an_epoch_within_reach_is_waited_for():
+    _, without = run()
+    _, within = run(epoch_left=25.0)
+    _, beyond = run(epoch_left=500.0)
+    assert within.epochs_seen == 1
+    assert beyond.measuring == pytest.approx(without.measuring)
+
+
+def test_slow_steps_get_a_segment_each():
+    segments, history = run(mean=7.0)
+    assert history.measuring >= 20 * 7.0 or history.measuring >= 60.0
+    assert {PLAIN, MARKED} <= set(labels(segments))
+
+
+def test_the_last_segment_is_the_one_asked_for():
+    history = History(measuring=1e9)
+    last = Segment(name="count")
+    *_, end = measure(history, num_steps=None, seconds=1.0, last=last)
+    assert end is last
+
+
+def test_a_plain_program_marks_nothing():
+    segments = list(plain(History(), seconds=4.0))
+    assert len(segments) == 8
+    assert not any(s.full for s in segments)
+
+
+def test_a_plain_program_of_slow_steps_has_enough_segments_for_an_interval():
+    assert len(list(plain(History(measuring=60.0), seconds=4.0))) == 4
+
+
+def test_segments_in_turns_are_short_and_each_waits_for_its_turn():
+    history, waits = History(), []
+    program = in_turns(history, seconds=4.0, wait=lambda: waits.append(1))
+    for segment in program:
+        assert segment.min_seconds == 0.1
+        segment.enter()
+        history.measuring += 0.1
+    assert len(waits) in (40, 41)
+
+
+def test_a_short_step_at_the_beginning_of_a_turn_is_not_counted_and_a_long_one_is():
+    for step, settle in ((0.01, 1), (0.05, 0)):
+        history = History()
+        segments = in_turns(history, seconds=4.0, wait=print)
+        next(segments)
+        history.seconds["plain"] = [step]
+        assert next(segments).settle == settle
+
+
+def test_switches_go_on_and_off_in_balance():
+    state, log = {"on": False}, []
+    switch = Switch(
+        name="denormals",
+        on=lambda: state.update(on=True),
+        off=lambda: state.update(on=False),
+        settle=2,
+    )
+    for segment in alternate([switch], seconds=4.0, rounds=2):
+        segment.enter()
+        log.append((segment.is_baseline, state["on"], segment.settle))
+        segment.leave()
+    conditions = [False, True, True, False] * 2
+    assert [entry[1] for entry in log] == conditions
+    # Only a change has to settle: two segments of one condition follow each other as one.
+    assert [entry[2] for entry in log] == [2, 2, 0, 2, 0, 2, 0, 2]
+    assert {entry[:2] for entry in log} == {(True, False), (False, True)}
+    assert not state["on"]
+
+
+def test_each_switch_has_the_whole_time_to_itself():
+    names = ["tf32", "denormals"]
+    segments = list(alternate([Switch(name=n, on=print, off=print) for n in names], seconds=6.0))
+    for name in names:
+        mine = [s for s in segments if s.name == name]
+        assert sum(s.min_seconds for s in mine) == pytest.approx(6.0)

@@ -1,0 +1,93 @@
+"""What ends a step, and what happens when measuring itself goes wrong."""
+
+import os
+import types
+
+import pytest
+import torch
+
+from hasten.agent import segments as course
+from hasten.agent import session as session_module
+from hasten.agent.marks import Marks
+from hasten.agent.segments import History, Segment
+from hasten.agent.session import Session
+from hasten.agent.steps import MOST_OTHERS
+from hasten.protocol import Status, files_of, read
+from hasten.raw_run import RawRun
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Processes that would have ended, instead of this one."""
+    gone = []
+    monkeypatch.setattr(session_module, "leave", gone.append)
+    monkeypatch.setattr(course, "WARM_SECONDS", 0.0)
+    return gone
+
+
+def make(folder, *segments):
+    models = types.SimpleNamespace(discover=lambda **_: None, settle=lambda: None)
+    session = Session(folder, history=History(), marks=Marks(), models=models)
+    session.course.follow(iter(segments or [Segment(name="plain", min_seconds=3600.0)]))
+    return session
+
+
+def optimizer():
+    return torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
+
+def test_an_optimizer_that_takes_over_ends_the_steps_from_then_on(tmp_path, ended):
+    session, head, everything = make(tmp_path), optimizer(), optimizer()
+    for _ in range(5):
+        session.optimizer_steps(head)
+    seen = session.course.num_steps
+    for _ in range(MOST_OTHERS + 10):
+        session.optimizer_steps(everything)
+    assert session.course.num_steps == seen + 10
+
+
+def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, ended):
+    session, head, everything = make(tmp_path), optimizer(), optimizer()
+    session.optimizer_steps(head)
+    session.optimizer_steps(everything)
+    del head
+    seen = session.course.num_steps
+    session.optimizer_steps(everything)
+    assert session.course.num_steps == seen + 1
+
+
+def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
+    session, generator, critic = make(tmp_path), optimizer(), optimizer()
+    for _ in range(10):
+        session.optimizer_steps(generator)
+        for _ in range(5):
+            session.optimizer_steps(critic)
+    assert session.course.num_steps == 10
+
+
+def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended, capsys):
+    def broken():
+        raise RuntimeError("a switch that cannot be turned")
+
+    session = make(tmp_path, Segment(name="plain", enter=broken))
+    stepping = optimizer()
+    for _ in range(6):
+        session.optimizer_steps(stepping)
+    (path,) = files_of(RawRun, tmp_path)
+    assert "a switch that cannot be turned" in read(RawRun, path).trouble
+    assert ended == [None]
+    assert "measurement disabled" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_does_not_reach_the_script(tmp_path, ended):
+    session = make(tmp_path)
+    session.loaders = None
+    assert session.next_batch(object(), lambda: "batch") == "batch"
+    assert session.trouble is not None
+
+
+def test_the_status_is_never_seen_half_written(tmp_path, ended):
+    session = make(tmp_path)
+    session.optimizer_steps(optimizer())
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"status-{os.getpid()}.json" and read(Status, path).state == "warming up"

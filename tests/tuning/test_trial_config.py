@@ -1,0 +1,80 @@
+"""How launches are made: warm where something is kept, in trials and in the diagnosis after a kept fix alike."""
+
+import pytest
+from PIL import Image
+from runs import loader, run
+
+from hasten.measurement.diagnose import situation_of
+from hasten.measurement.measure import MeasureOptions, measure
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, spec_of
+
+ENDLESS = """
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+class Photographs(Dataset):
+    '''One file under many numbers: an epoch of them is never seen to its end.'''
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        image = Image.open("photograph.png").convert("RGB").resize((16, 16))
+        return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).float(), index
+
+def main():
+    weight = torch.nn.Parameter(torch.zeros(768))
+    optimizer = torch.optim.SGD([weight], lr=1e-9)
+    while True:
+        for images, _ in DataLoader(Photographs(), batch_size=4, shuffle=True):
+            optimizer.zero_grad()
+            (images @ weight).square().mean().backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_only_what_keeps_samples_is_measured_warm():
+    first = situation_of(run(loaders=(loader(),)), {})
+    cold, kept = {"bf16": True}, {"cache": "8 GiB"}
+    assert base_spec(cold, config_for(first, cold)).repeated_batches is None
+    warm = base_spec(kept, config_for(first, kept))
+    assert 0 < warm.repeated_batches < warm.warm_steps
+    side = spec_of(kept, config_for(first, kept))
+    assert (side.repeated_batches, side.warm_steps) == (warm.repeated_batches, warm.warm_steps)
+
+
+def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
+    def budget(num_samples):
+        feeding = loader(num_samples=num_samples, decoded_bytes_per_sample=1e6)
+        config = config_for(situation_of(run(loaders=(feeding,)), {}), {"cache": "auto"})
+        assert value({"cache": "8 GiB"}, config) == "8 GiB"
+        return config.repeated_batches * 32, value({"cache": "auto"}, config)
+
+    def value(settings, config):
+        (fix,) = base_spec(settings, config).fixes
+        return fix.value
+
+    repeated, held = budget(10_000_000)
+    whole = held / repeated * 10_000_000
+    assert held < repeated * 1e6, "ten terabytes are not held"
+    assert budget(20_000_000)[1] == pytest.approx(held / 2, rel=0.01)
+    assert budget(repeated)[1] == pytest.approx(whole), "all of the memory where all of the set is repeated"
+
+
+@pytest.mark.slow
+def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((300, 300), 80).save("photograph.png")
+    (tmp_path / "train.py").write_text(ENDLESS)
+    settings = {"cache": "512 MiB"}  # all of the set fits, so every sample is welcome
+    spec = base_spec(settings, TrialConfig(repeated_batches=8, warm_steps=9))
+    found, _ = measure(
+        ["train.py"], options=MeasureOptions(quick=True, seconds=1.0, spec=spec), root=tmp_path / ".hasten"
+    )
+    (photographs,) = found.facts.loaders
+    assert photographs.num_cache_misses <= 4, "all samples are made from one file"
+    assert sum(tier.num_hits for tier in photographs.cache) >= 4 * len(found.steps)
