@@ -100,3 +100,38 @@ def test_phases_and_what_is_left_over_sum_to_the_step(truth):
     known = sum(seconds for seconds in breakdown["phases"].values() if seconds is not None)
     assert abs(known + breakdown["unaccounted"] - breakdown["step_seconds"]) <= 0.02 * breakdown["step_seconds"]
     assert breakdown["unaccounted"] <= 0.05 * breakdown["step_seconds"]
+
+
+SAVING = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 144, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+torch.autograd.set_detect_anomaly(True)
+x, y = torch.randn(32, 3, 16, 16), torch.randint(0, 10, (32,))
+for step in range(10**6):
+    optimizer.zero_grad(set_to_none=False)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if {saves} and step % 20 == 0:
+        torch.save(model, "model.pt")
+        torch.save(optimizer, "optimizer.pt")
+        torch.compile(copy.deepcopy(model), backend="eager")(x)
+"""
+
+
+def test_a_script_that_pickles_copies_and_compiles_its_model_is_tried_as_any_other(tmp_path):
+    """What is measured of it is what is measured without that, and no optimization fails."""
+    tried = {}
+    for saves in (True, False):
+        script = write(tmp_path / f"saves_{saves}.py", SAVING.format(saves=saves))
+        found = run("diagnose", "--json", "--seconds", "5", script, cwd=tmp_path)
+        record = json.loads(found.stdout[found.stdout.index('{"') :])["run"]
+        tried[saves] = {one["name"] for one in record["interventions"] if "ratio" in one}
+        assert not [one for one in record["interventions"] if "failed" in one.get("note", "")]
+        assert not [note for note in record.get("notes", ()) if "failed" in note]
+    assert tried[True] - {"checkpoint_often"} == tried[False]
+    assert {"anomaly_detection", "channels_first", "zero_grad_in_place"} <= tried[True]

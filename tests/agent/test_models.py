@@ -267,6 +267,26 @@ def test_the_model_of_another_fold_is_met_too(process):
     assert met == folds
 
 
+def test_a_copy_that_is_compiled_leaves_the_model_as_it_is(process):
+    process.handle().around_forward(doubled)
+    model, x = Net(), torch.ones(3, 4)
+    step(model)
+    torch.compile(copy.deepcopy(model), backend="eager")(x)
+    assert process.states["a fix"] == "on"
+    assert torch.equal(model(x), 2 * Net.forward(model, x))
+    torch.compile(model, backend="eager")
+    assert process.states["a fix"] == "the script compiles its model itself"
+    assert torch.equal(model(x), Net.forward(model, x))
+
+
+def test_a_function_that_is_compiled_may_call_any_model(process):
+    process.handle().around_forward(doubled)
+    model, x = Net(), torch.ones(3, 4)
+    step(model)
+    torch.compile(lambda x: model(x), backend="eager")(x)
+    assert process.states["a fix"] == "the script compiles its model itself"
+
+
 def test_a_script_that_compiles_is_left_alone(process):
     met = []
     process.handle().around_forward(doubled)

@@ -166,7 +166,11 @@ def test_less_may_be_better():
 
 @pytest.mark.parametrize(
     "text, message",
-    [("nothing", "is nowhere"), ("accuracy 1.2.3", "is not a number"), ("accuracy 9.8e-05", "out of a longer number")],
+    [
+        ("nothing", "is nowhere"),
+        ("accuracy 1.2.3", "is not a number"),
+        ("accuracy 9.8e-05", "out of a longer number"),
+    ],
 )
 def test_a_metric_that_is_not_there_is_said(text, message):
     with pytest.raises(SideError, match=message):

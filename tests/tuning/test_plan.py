@@ -181,7 +181,12 @@ def test_the_loss_that_the_proof_saw_is_in_the_plan_and_read_back(tmp_path):
 def test_on_another_machine_it_says_which_lines_are_in_doubt():
     plan = Plan(settings={"bf16": True, "set_to_none": True}, machine={"cpu": "Intel", "cores": "2"}, proof="proven")
     (line,) = doubts(plan, MACHINE, ("train.py",))
-    assert "cpu Intel" in line and "not validated on this machine: bf16" in line and "set_to_none" not in line and "cores" not in line
+    assert (
+        "cpu Intel" in line
+        and "not validated on this machine: bf16" in line
+        and "set_to_none" not in line
+        and "cores" not in line
+    )
 
 
 def test_a_plan_that_was_not_proven_is_said_to_be():

@@ -66,7 +66,7 @@ class CallCount(TorchFunctionMode):
 
 def gather(session: Session) -> RawFacts:
     """Everything that is known of the script."""
-    models = tuple(map(_model, session.models.all()))
+    models = tuple(_model(module, trained=session.models.is_trained(module)) for module in session.models.all())
     parameters = session.boundary.parameters()
     others = (device for model in models for device in model.devices if device != "cpu")
     device = parameters[0].device.type if parameters else next(others, "cpu")
@@ -104,7 +104,7 @@ def _flag(value: object) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _model(module: nn.Module) -> RawModel:
+def _model(module: nn.Module, *, trained: bool) -> RawModel:
     parameters = list(module.parameters())
     inner = list(module.modules())
     convolutions = [m for m in inner if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d))]
@@ -117,7 +117,7 @@ def _model(module: nn.Module) -> RawModel:
         devices=tuple(sorted({p.device.type for p in parameters})),
         num_convolutions=len(convolutions),
         channels_last=bool(weights) and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
-        compiled=is_compiled(module),
+        compiled=trained and is_compiled(module),
         data_parallel=any(isinstance(m, nn.DataParallel) for m in inner),
     )
 

@@ -80,7 +80,7 @@ class Handle:
 
         self._keep(self.models.arounds, guarded)
         self._keep(self.models.on_compile, leave_alone)
-        if self.models.compiled:
+        if self.models.trains_compiled:
             leave_alone()
         self._find_models()
 
@@ -94,7 +94,7 @@ class Handle:
         self.patches.on_undo(lambda: registered.remove(one))
 
     def _find_models(self) -> None:
-        if not self.models.all():
+        if not self.models.all():  # in a script that has made steps they are known
             self.models.discover()
 
     def _attempt(self, action: Callable[[], object]) -> None:

@@ -54,7 +54,8 @@ class Models:
     def __init__(self, patches: Patches) -> None:
         self.thread = get_ident()
         self.watcher: Watcher | None = None
-        self.compiled = False  # by the script
+        self.compiled = False  # by the script: something, and perhaps not what trains
+        self.trains_compiled = False  # what trains is compiled, as far as is known
         self.arounds: list[Around] = []  # the first is outermost
         self.actions: list[Action] = []
         self.optimizer_actions: list[OptimizerAction] = []
@@ -123,8 +124,14 @@ class Models:
                 self.settle()
 
     def all(self) -> list[nn.Module]:
-        """The roots found so far that still exist."""
-        return [module for module in (call.module() for call in self._roots.values()) if module is not None]
+        """The roots that were called so far and still exist."""
+        called = [call.module() for call in self._roots.values() if call.was_called]
+        return [module for module in called if module is not None]
+
+    def is_trained(self, module: nn.Module) -> bool:
+        """Whether a root was called in training with something to learn."""
+        root = self._roots.get(id(module))
+        return root is not None and root.is_trained
 
     def _meeting(self, original: Forward) -> Forward:
         @functools.wraps(original)
@@ -161,6 +168,10 @@ class Models:
         """A root's forward, with everything that is around it."""
         if self.inside or not self.here():
             return forward(*arguments, **settings)
+        root = self._roots.get(id(module))
+        if root is not None:
+            root.was_called = True
+            root.is_trained = root.is_trained or (module.training and torch.is_grad_enabled() and trains(module))
         watcher = self.watcher
         start = watcher.enter(module) if watcher is not None and not watcher.waits() else None
         self.inside += 1
@@ -179,21 +190,12 @@ class Models:
         if self.actions and module.training and torch.is_grad_enabled():
             for action in self.actions:
                 action.on(module)
-        if not self.arounds or not self._is_trained(module):
+        if not self.arounds or not self.is_trained(module):
             return forward(*arguments, **settings)
         call = functools.partial(self._inner, forward)
         for around in reversed(self.arounds):
             call = functools.partial(_call, around, module, call)
         return call(*arguments, **settings)
-
-    def _is_trained(self, module: nn.Module) -> bool:
-        """Whether the module was, or is now, called in training with something to learn."""
-        call = self._roots.get(id(module))
-        if call is None:
-            return False
-        if not call.is_trained and module.training and torch.is_grad_enabled():
-            call.is_trained = trains(module)
-        return call.is_trained
 
     def _inner(self, forward: Forward, /, *arguments: object, **settings: object) -> object:
         """The forward, which an optimization may call again in backward: what it calls is no root there either."""
@@ -238,18 +240,30 @@ class Models:
         def compile(*arguments: object, **settings: object) -> object:
             if self._compiling:
                 return original(*arguments, **settings)
-            self.compiled = True
-            self._discovering.undo()
-            self._release()
-            for action in self.on_compile:
-                action()
+            target = arguments[0] if arguments else settings.get("model")
+            self._leave_to_compiler(target)
             result = original(*arguments, **settings)
-            made = arguments[0] if result is None and arguments else result
+            made = target if result is None else result
             if isinstance(made, nn.Module):
                 self._note(made)
             return result
 
         return compile
+
+    def _leave_to_compiler(self, target: object) -> None:
+        """Let go of roots that may be traced: those that share modules with `target`, or all if it is a function."""
+        self.compiled = True
+        self._discovering.undo()
+        roots = [call for call in self._roots.values() if call.module() is not None]
+        traced = [call for call in roots if not isinstance(target, nn.Module) or call.shares_with(target)]
+        # A copy that is compiled for an export leaves the model that trains as it is.
+        self.trains_compiled |= any(c.is_trained for c in traced) or not any(c.is_trained for c in roots)
+        for call in traced:
+            call.take_off()
+            self._roots = {number: known for number, known in self._roots.items() if known is not call}
+        if self.trains_compiled:
+            for action in self.on_compile:
+                action()
 
 
 class Action:
@@ -297,7 +311,15 @@ class _Call:
         self.module = ref(module)
         compiled = module._compiled_call_impl  # pyright: ignore[reportPrivateUsage]
         self.compiled: Forward | None = compiled  # by the script
-        self.is_trained = False
+        self.was_called = False
+        self.is_trained = False  # called in training with something to learn
+
+    def shares_with(self, target: nn.Module) -> bool:
+        """Whether one of the two modules is a part of the other."""
+        module = self.module()
+        return module is not None and (
+            any(part is module for part in target.modules()) or any(part is target for part in module.modules())
+        )
 
     def __call__(self, /, *arguments: object, **settings: object) -> object:
         module = self.module()
