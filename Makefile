@@ -42,16 +42,16 @@ release-check: venv ## build sdist and wheel into dist/, install the wheel in a 
 bench-overhead: venv ## what measuring costs: step times with and without hasten, in turn
 	$(BIN)/python benchmarks/overhead.py
 
-bench-diagnosis: venv ## hasten on every script of tests/faulty, beside what mending by hand gained
+bench-diagnosis: venv ## hasten on every script of tests/faulty, beside what fixing by hand gained
 	$(BIN)/python benchmarks/diagnosis.py
 
-bench-by-hand: venv ## what mending each script of tests/faulty gains, with nobody measuring inside it
+bench-by-hand: venv ## what fixing each script of tests/faulty gains, with nobody measuring inside it
 	$(BIN)/python benchmarks/by_hand.py
 
 bench-loader: venv ## hasten.Loader beside its peers; see benchmarks/loader_requirements.txt
 	$(BIN)/python benchmarks/loader.py
 
-bench-tune: venv ## hasten tune on every script of tests/faulty, against the script mended by hand
+bench-tune: venv ## hasten tune on every script of tests/faulty, against the script fixed by hand
 	$(BIN)/python benchmarks/tune.py
 
 bench-honesty: venv ## a script against itself, slowed down, and made worse: what trials say of it

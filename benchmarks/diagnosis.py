@@ -1,4 +1,4 @@
-"""Does hasten name the planted fault first, and promise what mending it by hand gives?
+"""Does hasten name the planted fault first, and promise what fixing it by hand gives?
 
 Every script of tests/faulty is diagnosed as a user would, and its first finding is held against the planted one; the
 recoverable share of the step against the gain that benchmarks/by_hand.py measured. The healthy ones must give none.
@@ -58,7 +58,7 @@ def diagnose(script: Path, *, seconds: float) -> dict[str, object]:
 
 
 def gain_by_hand(name: str) -> float | None:
-    """Share of the faulty step that mending by hand recovers."""
+    """Share of the faulty step that fixing by hand recovers."""
     path = RESULTS / "by_hand.json"
     if not path.exists():
         return None

@@ -1,15 +1,15 @@
-"""Does `hasten tune` find what each planted fault calls for, and how near does the plan come to mending it by hand?
+"""Does `hasten tune` find what each planted fault calls for, and how near does the plan come to fixing it by hand?
 
 Every script of tests/faulty is tuned as a user would tune it; then the script as it is, the script under the plan and the
-script with --mended are compared two by two, in the config of trials. Where what is mended is how often something comes
+script with --fixed are compared two by two, in the config of trials. Where what is fixed is how often something comes
 (validation, checkpoints), trials cannot tell: there whole runs are timed, to fewer and to more steps, as by_hand.py does.
 
     python benchmarks/tune.py [--only SCRIPT ...] [--budget 300] [--rounds 4]
 
     fix        whether the plan has a fix that answers the script's finding (or a suggestion for the source does)
     plan       script / plan step time; 95 % interval over the rounds
-    by hand    script / mended step time
-    reached    the plan's speed over that of the mended script
+    by hand    script / fixed step time
+    reached    the plan's speed over that of the fixed script
 
 Prints a table and one JSON line; everything that was measured goes to benchmarks/results/tune/SCRIPT.json.
 """
@@ -78,19 +78,19 @@ class Compared:
 
 
 def comparisons(
-    script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int, mended_steps: float
+    script: Path, tuning: Tuning, run: Run, folder: Path, *, rounds: int, fixed_steps: float
 ) -> dict[str, Compared]:
-    """The script against the plan, against the mended script, and these two against each other."""
+    """The script against the plan, against the fixed script, and these two against each other."""
     config = config_for(situation_of(run, {}), tuning.settings)
-    commands = {"script": [script], "plan": [script], "mended": [script, "--mended"]}
+    commands = {"script": [script], "plan": [script], "fixed": [script, "--fixed"]}
     benches = {side: bench_of([sys.executable, *map(str, words)]) for side, words in commands.items()}
-    settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "mended": {}}
-    work = {"script": 1.0, "plan": 1.0, "mended": mended_steps}  # steps that do the work of one faulty step
+    settings: dict[str, Settings] = {"script": {}, "plan": tuning.settings, "fixed": {}}
+    work = {"script": 1.0, "plan": 1.0, "fixed": fixed_steps}  # steps that do the work of one faulty step
     found: dict[str, Compared] = {}
     for name, (one, other) in {
         "speedup": ("script", "plan"),
-        "by_hand": ("script", "mended"),
-        "reached": ("mended", "plan"),
+        "by_hand": ("script", "fixed"),
+        "reached": ("fixed", "plan"),
     }.items():
         sides = Sides()
         for _ in range(rounds):
@@ -105,8 +105,8 @@ def whole_comparisons(script: Path, tuning: Tuning, folder: Path, case: Case, *,
     plan = [sys.executable, "-m", "hasten", "run", "--plan", str(folder / "hasten.toml")]
     sides = {
         "script": ([sys.executable, str(script)], case.faulty),
-        "plan": ([*plan, str(script)], case.mended),
-        "mended": ([sys.executable, str(script), "--mended"], case.mended),
+        "plan": ([*plan, str(script)], case.fixed),
+        "fixed": ([sys.executable, str(script), "--fixed"], case.fixed),
     }
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds):
@@ -116,8 +116,8 @@ def whole_comparisons(script: Path, tuning: Tuning, folder: Path, case: Case, *,
             taken[side].append((many - few) / (counts[1] - counts[0]))
     return {
         "speedup": Compared(taken["script"], taken["plan"]),
-        "by_hand": Compared(taken["script"], taken["mended"]),
-        "reached": Compared(taken["mended"], taken["plan"]),
+        "by_hand": Compared(taken["script"], taken["fixed"]),
+        "reached": Compared(taken["fixed"], taken["plan"]),
     }
 
 
@@ -149,7 +149,7 @@ def measure(name: str, *, budget: float, rounds: int) -> dict[str, object]:
             found = (
                 whole_comparisons(script, tuning, folder, case, rounds=rounds)
                 if name in HOW_OFTEN
-                else comparisons(script, tuning, run, folder, rounds=rounds, mended_steps=case.mended_steps)
+                else comparisons(script, tuning, run, folder, rounds=rounds, fixed_steps=case.fixed_steps)
             )
             for what, compared in found.items():
                 result[what] = compared.speedup

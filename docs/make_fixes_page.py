@@ -27,7 +27,7 @@ HEAD = """\
 
 <!-- Written by docs/make_fixes_page.py from src/hasten/optimizations; edit the titles there. -->
 
-What `hasten tune` tries and `hasten run` applies, from outside, to a script that stays as it is. Each is one line under `[fixes]` in `hasten.toml`; `false` turns it off. [Tuning](tuning.md) tells how they are chosen and proven.
+What `hasten tune` tries and `hasten run` applies, from outside, to an unmodified script. Each is one line under `[fixes]` in `hasten.toml`; `false` turns it off. [Tuning](tuning.md) explains how they are chosen and proven.
 
 | guarantee | means |
 |---|---|

@@ -1,4 +1,4 @@
-"""Scripts against themselves on a GPU: mended by hand, compiled, and under settings chosen by hand."""
+"""Scripts against themselves on a GPU: fixed by hand, compiled, and under settings chosen by hand."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def step_seconds(script: Path, *words: str, seconds: float, settle: int) -> floa
     return float(line.split()[1])
 
 
-def mended(name: str, dry: bool) -> dict[str, Any]:
-    """The script as it is and mended by hand, A B B A."""
+def fixed(name: str, dry: bool) -> dict[str, Any]:
+    """The script as it is and fixed by hand, A B B A."""
     script, small = FAULTY / f"{name}.py", ["--small"] if dry else []
-    sides: dict[str, list[float]] = {"faulty": [], "mended": []}
-    for side in ("faulty", "mended") if dry else ("faulty", "mended", "mended", "faulty"):
-        words = [*small, *(["--mended"] if side == "mended" else [])]
+    sides: dict[str, list[float]] = {"faulty": [], "fixed": []}
+    for side in ("faulty", "fixed") if dry else ("faulty", "fixed", "fixed", "faulty"):
+        words = [*small, *(["--fixed"] if side == "fixed" else [])]
         sides[side].append(step_seconds(script, *words, seconds=0.3 if dry else 4.0, settle=5 if dry else 30))
-    faulty, other = (statistics.fmean(sides[side]) for side in ("faulty", "mended"))
-    brief = f"{1e3 * faulty:.2f} ms, mended {1e3 * other:.2f} ms: {faulty / other:.2f}x"
+    faulty, other = (statistics.fmean(sides[side]) for side in ("faulty", "fixed"))
+    brief = f"{1e3 * faulty:.2f} ms, fixed {1e3 * other:.2f} ms: {faulty / other:.2f}x"
     return {"brief": brief, "step_seconds": sides, "gain_share": 1 - other / faulty}
 
 

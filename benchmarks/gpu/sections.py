@@ -218,11 +218,11 @@ SECTIONS: dict[str, Section] = {
         dry_items=4,
     ),
     "overhead": Section("what measuring costs a step of a millisecond", 120, {"overhead": overhead}),
-    "mended": Section(
-        "what mending each faulty script by hand gains",
+    "fixed": Section(
+        "what fixing each faulty script by hand gains",
         60,
         {
-            name: functools.partial(scripts.mended, name)
+            name: functools.partial(scripts.fixed, name)
             for name in sorted(path.stem for path in FAULTY.glob("*.py"))
             if not name.startswith("healthy") and name != "memory_full"
         },

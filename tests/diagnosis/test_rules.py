@@ -21,8 +21,8 @@ def stage(name, detail="", seconds=2.4):
     return Stage(name=name, detail=detail, num_calls=1280, seconds=seconds, cpu_seconds=seconds)
 
 
-def mended(kind, ratio=0.6, *, trial=None, **settings):
-    """A run in which mending this fault was tried."""
+def fixed(kind, ratio=0.6, *, trial=None, **settings):
+    """A run in which fixing this fault was tried."""
     return run(interventions=[tried(trial or kind, ratio, **settings)])
 
 
@@ -111,18 +111,18 @@ CASES = {
         run(steps=steps(phases={**REST, "sync": 0.04})),
     ),
     "launch_bound": (run(facts={"num_calls": 2000.0}), run(facts={"num_calls": None})),
-    "full_precision": (mended("full_precision"), mended("full_precision", None)),
+    "full_precision": (fixed("full_precision"), fixed("full_precision", None)),
     "double_precision": (run(facts={"models": (DOUBLE,)}), run(facts={"models": ()})),
-    "channels_first": (mended("channels_first"), mended("channels_first", None)),
-    "cudnn_autotune": (mended("cudnn_autotune"), mended("cudnn_autotune", None)),
-    "unfused_optimizer": (mended("unfused_optimizer"), mended("unfused_optimizer", None)),
-    "zero_grad_in_place": (mended("zero_grad_in_place"), mended("zero_grad_in_place", None)),
-    "anomaly_detection": (mended("anomaly_detection"), mended("anomaly_detection", None)),
-    "profiler_on": (mended("profiler_on"), mended("profiler_on", None)),
-    "denormals": (mended("denormals"), mended("denormals", None)),
-    "allocator_thrash": (mended("allocator_thrash"), mended("allocator_thrash", None)),
-    "page_faults": (mended("page_faults"), mended("page_faults", None)),
-    "thread_contention": (mended("thread_contention"), mended("thread_contention", None)),
+    "channels_first": (fixed("channels_first"), fixed("channels_first", None)),
+    "cudnn_autotune": (fixed("cudnn_autotune"), fixed("cudnn_autotune", None)),
+    "unfused_optimizer": (fixed("unfused_optimizer"), fixed("unfused_optimizer", None)),
+    "zero_grad_in_place": (fixed("zero_grad_in_place"), fixed("zero_grad_in_place", None)),
+    "anomaly_detection": (fixed("anomaly_detection"), fixed("anomaly_detection", None)),
+    "profiler_on": (fixed("profiler_on"), fixed("profiler_on", None)),
+    "denormals": (fixed("denormals"), fixed("denormals", None)),
+    "allocator_thrash": (fixed("allocator_thrash"), fixed("allocator_thrash", None)),
+    "page_faults": (fixed("page_faults"), fixed("page_faults", None)),
+    "thread_contention": (fixed("thread_contention"), fixed("thread_contention", None)),
     "validation_gradients": (
         rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", 0.5)]),
         rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", None)]),
@@ -180,7 +180,7 @@ def test_a_rule_abstains_where_its_input_was_not_measured(kind):
 
 @pytest.mark.parametrize("trial", OTHER_TRIALS)
 def test_the_other_way_of_trying_a_fault_counts_too(trial):
-    assert kinds(mended(trial)) == [OTHER_TRIALS[trial]]
+    assert kinds(fixed(trial)) == [OTHER_TRIALS[trial]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,7 +228,7 @@ def test_nothing_wrong_is_an_answer():
 
 
 def test_a_healthy_run_with_everything_tried_has_no_finding():
-    tries = [mended(k).interventions[0] for k in KINDS if mended(k).interventions[0].ratio is not None]
+    tries = [fixed(k).interventions[0] for k in KINDS if fixed(k).interventions[0].ratio is not None]
     equal = [msgspec.structs.replace(t, ratio=Interval(value=0.99, low=0.97, high=1.01)) for t in tries]
     diagnosis = diagnose(run(interventions=[*equal, tried("replay", 0.98)]))
     assert diagnosis.findings == ()
@@ -306,7 +306,7 @@ def test_findings_are_told_costliest_first():
 
 
 def test_what_is_worth_less_than_a_twentieth_of_the_step_is_not_told():
-    assert kinds(mended("denormals", 0.96)) == []
+    assert kinds(fixed("denormals", 0.96)) == []
 
 
 def test_a_ratio_that_may_be_one_is_no_finding():

@@ -1,6 +1,6 @@
 """Expected finding: anomaly_detection.
 
-torch.autograd.set_detect_anomaly(True) was left on after a hunt for a NaN; mended, it is off.
+torch.autograd.set_detect_anomaly(True) was left on after a hunt for a NaN; fixed, it is off.
 """
 
 import sys
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 torch.autograd.set_detect_anomaly(not MENDED)
 

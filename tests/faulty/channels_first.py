@@ -1,6 +1,6 @@
 """Expected finding: channels_first.
 
-Depthwise convolutions in the default channels-first layout on a processor that prefers channels-last; mended,
+Depthwise convolutions in the default channels-first layout on a processor that prefers channels-last; fixed,
 model and images are laid out channels-last.
 """
 
@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 LAYOUT = torch.channels_last if MENDED else torch.contiguous_format
 

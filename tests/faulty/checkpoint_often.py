@@ -1,6 +1,6 @@
 """Expected finding: checkpoint_often.
 
-The model and the optimizer are saved after every step; mended, once in two hundred steps.
+The model and the optimizer are saved after every step; fixed, once in two hundred steps.
 """
 
 import os
@@ -10,7 +10,7 @@ import tempfile
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 SAVE_EVERY = 200 if MENDED else 1
 FOLDER = os.path.join(tempfile.gettempdir(), "hasten-faulty-checkpoint_often")

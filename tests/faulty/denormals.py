@@ -1,7 +1,7 @@
 """Expected finding: denormals.
 
 The leaky memory of a reservoir network decays until nearly all of it is subnormal numbers, and stays there;
-mended, torch.set_flush_denormal(True).
+fixed, torch.set_flush_denormal(True).
 """
 
 import sys
@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 torch.set_flush_denormal(MENDED)
 torch.set_num_threads(1)

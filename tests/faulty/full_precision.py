@@ -1,6 +1,6 @@
 """Expected finding: full_precision.
 
-Wide float32 matrix products on a processor that is faster in bfloat16 (AMX, some with AVX512-bf16); mended, the
+Wide float32 matrix products on a processor that is faster in bfloat16 (AMX, some with AVX512-bf16); fixed, the
 forward runs under autocast. Elsewhere there is nothing to gain and nothing to find.
 """
 
@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 

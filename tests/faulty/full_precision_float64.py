@@ -1,6 +1,6 @@
 """Expected finding: double_precision.
 
-NumPy made the data float64, and the model was turned to .double() to fit it; mended, both are float32.
+NumPy made the data float64, and the model was turned to .double() to fit it; fixed, both are float32.
 """
 
 import argparse
@@ -11,9 +11,9 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=100_000)
-parser.add_argument("--mended", action="store_true")
+parser.add_argument("--fixed", action="store_true")
 args = parser.parse_args()
-dtype = torch.float32 if args.mended else torch.float64
+dtype = torch.float32 if args.fixed else torch.float64
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """Expected finding: launch_bound.
 
-A recurrent cell written by hand runs a dozen tiny operations for each of 64 time steps; mended, nn.LSTM does the
+A recurrent cell written by hand runs a dozen tiny operations for each of 64 time steps; fixed, nn.LSTM does the
 same in one call.
 """
 
@@ -43,7 +43,7 @@ def train(args):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     series = torch.cumsum(torch.randn(1024, 65, 4), dim=1)
-    model = Forecaster((nn.LSTM if args.mended else HandLSTM)(4, 16, batch_first=True))
+    model = Forecaster((nn.LSTM if args.fixed else HandLSTM)(4, 16, batch_first=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(args.steps):
         batch = series[torch.randint(len(series), (64,))]
@@ -57,5 +57,5 @@ def train(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     train(parser.parse_args())

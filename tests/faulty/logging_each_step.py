@@ -1,7 +1,7 @@
 """Expected finding: logging_each_step.
 
 Norms and histograms of all weights go into a JSON-lines log, and the predictions are printed, after every step;
-mended, after every hundredth.
+fixed, after every hundredth.
 """
 
 import json
@@ -12,7 +12,7 @@ import tempfile
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 LOG_EVERY = 100 if MENDED else 1
 

@@ -1,13 +1,13 @@
 """Expected finding: page_faults.
 
-Activations of 32 MB and more are given back to the system and faulted in anew at each step; mended, the script
+Activations of 32 MB and more are given back to the system and faulted in anew at each step; fixed, the script
 starts itself again with an allocator that keeps its memory.
 """
 
 import os
 import sys
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 KEEP = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",

@@ -1,6 +1,6 @@
 """Expected finding: profiler_on.
 
-The autograd profiler is left around every epoch and nobody reads what it records; mended, it is disabled.
+The autograd profiler is left around every epoch and nobody reads what it records; fixed, it is disabled.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=10_000)
 parser.add_argument("--steps", type=int, default=100_000)
-parser.add_argument("--mended", action="store_true")
+parser.add_argument("--fixed", action="store_true")
 args = parser.parse_args()
 
 
@@ -47,7 +47,7 @@ def train_epoch(limit):
 
 steps = 0
 for epoch in range(args.epochs):
-    with torch.autograd.profiler.profile(enabled=not args.mended):
+    with torch.autograd.profiler.profile(enabled=not args.fixed):
         steps += train_epoch(args.steps - steps)
     if steps >= args.steps:
         break

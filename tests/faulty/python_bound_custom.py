@@ -1,6 +1,6 @@
 """Expected finding: python_bound_data.
 
-A dataset of one's own takes each row out of tensors in memory one by one, into a dict; mended, it is asked
+A dataset of one's own takes each row out of tensors in memory one by one, into a dict; fixed, it is asked
 for a whole batch of rows at once.
 """
 
@@ -40,7 +40,7 @@ class Trainer:
         self.args = args
         torch.set_num_threads(1)
         data = Ratings()
-        if args.mended:
+        if args.fixed:
             self.loader = DataLoader(data, sampler=BatchSampler(RandomSampler(data), 1024, False), batch_size=None)
         else:
             self.loader = DataLoader(data, batch_size=1024, shuffle=True)
@@ -64,5 +64,5 @@ class Trainer:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     Trainer(parser.parse_args()).fit()

@@ -1,6 +1,6 @@
 """Expected finding: python_bound_data.
 
-A TensorDataset that fits in memory is fetched row by row, 1024 rows a batch, and stacked again; mended, a
+A TensorDataset that fits in memory is fetched row by row, 1024 rows a batch, and stacked again; fixed, a
 BatchSampler hands over the whole list of indices and the rows are gathered at once.
 """
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 torch.manual_seed(0)

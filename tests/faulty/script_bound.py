@@ -1,6 +1,6 @@
 """Expected finding: script_bound.
 
-get_batch() looks up every character of every window in Python at each step; mended, the text is encoded once and
+get_batch() looks up every character of every window in Python at each step; fixed, the text is encoded once and
 the windows are cut from a tensor.
 """
 
@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.nn as nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 random.seed(0)

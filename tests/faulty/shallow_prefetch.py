@@ -1,7 +1,7 @@
 """Expected finding: shallow_prefetch.
 
 One document in two thousand comes from a slow archive and holds its worker up for many steps, while only four
-batches are prepared ahead; mended, prefetch_factor=32 bridges the gap.
+batches are prepared ahead; fixed, prefetch_factor=32 bridges the gap.
 """
 
 import bz2
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 BATCH, LATE_EVERY, ARCHIVE_SECONDS = 32, 32 * 60, 0.15
 

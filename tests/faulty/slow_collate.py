@@ -1,6 +1,6 @@
 """Expected finding: slow_collate.
 
-The collate function pads the sentences token by token in nested Python loops; mended, pad_sequence does it.
+The collate function pads the sentences token by token in nested Python loops; fixed, pad_sequence does it.
 """
 
 import random
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 

@@ -1,6 +1,6 @@
 """Expected finding: slow_decode.
 
-Photographs of 1280 x 960 are decoded by Pillow to train on 64 x 64 pixels; mended, the files hold the images
+Photographs of 1280 x 960 are decoded by Pillow to train on 64 x 64 pixels; fixed, the files hold the images
 at the size the model trains on.
 """
 
@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 SIZE = (64, 64) if MENDED else (1280, 960)
 FOLDER = Path(tempfile.gettempdir()) / f"hasten-faulty-slow_decode-{SIZE[0]}x{SIZE[1]}"

@@ -1,6 +1,6 @@
 """Expected finding: slow_read.
 
-Every sample reads a whole 16 MB shard from a cold disk to use one row of it; mended, it reads that row alone.
+Every sample reads a whole 16 MB shard from a cold disk to use one row of it; fixed, it reads that row alone.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 FOLDER = Path(tempfile.gettempdir()) / "hasten-faulty-slow_read"
 SHARDS, ROWS, WIDTH = 8, 4096, 1024

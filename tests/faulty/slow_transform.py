@@ -1,6 +1,6 @@
 """Expected finding: slow_transform.
 
-A wide Gaussian blur runs over the whole 256-pixel image before a crop throws nine tenths of it away; mended,
+A wide Gaussian blur runs over the whole 256-pixel image before a crop throws nine tenths of it away; fixed,
 the crop comes first.
 """
 
@@ -15,7 +15,7 @@ from torchvision import transforms
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=16)
 parser.add_argument("--steps", type=int, default=100_000)
-parser.add_argument("--mended", action="store_true")
+parser.add_argument("--fixed", action="store_true")
 args = parser.parse_args()
 
 
@@ -40,7 +40,7 @@ transform = transforms.Compose(
         transforms.ConvertImageDtype(torch.float32),
     ]
 )
-if args.mended:
+if args.fixed:
     blur, crop, *others = transform.transforms
     transform.transforms = [crop, blur, *others]
 

@@ -1,6 +1,6 @@
 """Expected finding: slow_transform.
 
-The audio is companded sample by sample in a Python loop inside __getitem__; mended, NumPy does it at once.
+The audio is companded sample by sample in a Python loop inside __getitem__; fixed, NumPy does it at once.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 

@@ -1,6 +1,6 @@
 """Expected finding: small_batch.
 
-Two samples a step: the step is all calls and hardly any arithmetic; mended, 64 samples a step. What counts is the
+Two samples a step: the step is all calls and hardly any arithmetic; fixed, 64 samples a step. What counts is the
 time a sample takes.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 def get_args():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     return parser.parse_args()
 
 
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 def main():
     args = get_args()
-    batch_size = 64 if args.mended else 2
+    batch_size = 64 if args.fixed else 2
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tokens = torch.randint(500, (20_000, 9))

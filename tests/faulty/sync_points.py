@@ -1,6 +1,6 @@
 """Expected finding: sync_points.
 
-The accuracy is counted with two .item() calls a sample each step; mended, the comparison stays in tensors.
+The accuracy is counted with two .item() calls a sample each step; fixed, the comparison stays in tensors.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 torch.manual_seed(0)

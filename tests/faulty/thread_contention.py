@@ -1,7 +1,7 @@
 """Expected finding: thread_contention.
 
 The model computes on two OpenMP threads, which wait for each other by spinning, while the loader's workers need
-the same two cores; mended, torch.set_num_threads(1).
+the same two cores; fixed, torch.set_num_threads(1).
 """
 
 import sys
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 

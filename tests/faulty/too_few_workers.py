@@ -1,6 +1,6 @@
 """Expected finding: too_few_workers.
 
-Images are decoded and augmented in the training process (num_workers=0) while the second core idles; mended,
+Images are decoded and augmented in the training process (num_workers=0) while the second core idles; fixed,
 two workers do it in the meantime.
 """
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 WORKERS = 2 if MENDED else 0
 

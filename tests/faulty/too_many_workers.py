@@ -1,6 +1,6 @@
 """Expected finding: too_many_workers.
 
-Sixteen workers share two cores, and each unpacks every compressed chunk of the recording for itself; mended, two
+Sixteen workers share two cores, and each unpacks every compressed chunk of the recording for itself; fixed, two
 workers.
 """
 
@@ -39,7 +39,7 @@ class Recording(Dataset):
 
 def main(args):
     torch.set_num_threads(1)
-    num_workers = 2 if args.mended else 16
+    num_workers = 2 if args.fixed else 16
     loader = DataLoader(Recording(), batch_size=BATCH, num_workers=num_workers)
     model = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -55,5 +55,5 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     main(parser.parse_args())

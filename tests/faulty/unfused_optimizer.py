@@ -1,6 +1,6 @@
 """Expected finding: unfused_optimizer.
 
-Adam walks over five hundred small parameters one after the other; mended, fused=True updates them in one call.
+Adam walks over five hundred small parameters one after the other; fixed, fused=True updates them in one call.
 """
 
 import argparse
@@ -23,13 +23,13 @@ class FilterBank(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     args = parser.parse_args()
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Sequential(FilterBank(512, 32), nn.ReLU(), nn.Linear(512, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False, fused=args.mended)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False, fused=args.fixed)
     x = torch.randn(64_000, 32)
     y = x.square().mean(1, keepdim=True)
     for step in range(args.steps):

@@ -1,6 +1,6 @@
 """Expected finding: validation_gradients.
 
-Validation runs without torch.no_grad(), so every operation records a graph that nobody walks back; mended, it
+Validation runs without torch.no_grad(), so every operation records a graph that nobody walks back; fixed, it
 runs under no_grad.
 """
 
@@ -49,7 +49,7 @@ def evaluate(model, criterion, x, y):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        with torch.set_grad_enabled(not args.mended):
+        with torch.set_grad_enabled(not args.fixed):
             val = evaluate(model, criterion, x_val, y_val)
         print(f"epoch {epoch} val loss {val:.3f}")
 

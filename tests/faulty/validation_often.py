@@ -1,6 +1,6 @@
 """Expected finding: validation_often.
 
-The whole validation set is gone through every four steps; mended, once an epoch of a hundred steps.
+The whole validation set is gone through every four steps; fixed, once an epoch of a hundred steps.
 """
 
 import sys
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 VALIDATE_EVERY = 100 if MENDED else 4
 

@@ -1,7 +1,7 @@
 """Expected finding: worker_startup.
 
 Epochs are ten steps long and every one starts its workers anew, each of which has to build its index first;
-mended, persistent_workers=True.
+fixed, persistent_workers=True.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Annotated(Dataset):
 def main(args):
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loader = DataLoader(Annotated(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=args.mended)
+    loader = DataLoader(Annotated(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=args.fixed)
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), *[nn.Linear(256, 256), nn.Tanh()] * 3, nn.Linear(256, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
@@ -55,5 +55,5 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     main(parser.parse_args())

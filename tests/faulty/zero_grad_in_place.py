@@ -1,7 +1,7 @@
 """Expected finding: zero_grad_in_place.
 
 zero_grad(set_to_none=False) fills the gradient of a large embedding with zeros, to which backward then has to add;
-mended, the default set_to_none=True.
+fixed, the default set_to_none=True.
 """
 
 import sys
@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-MENDED = "--mended" in sys.argv
+MENDED = "--fixed" in sys.argv
 STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 100_000
 
 torch.manual_seed(0)

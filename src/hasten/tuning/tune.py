@@ -278,7 +278,7 @@ class _Tuning:
         return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
 
     def _diagnosed_again(self, first: Situation, settings: Settings) -> Situation | None:
-        # Further runs say what they said of the script as it is only as long as the step is much the same; so they are
+        # Experiments on the baseline stay valid only as long as the step is much the same; so they are
         # made again where as much time is left for trials of what they find.
         quick = self.journal.left_for_search() < 2 * DIAGNOSIS * self.budget.diagnose_seconds
         try:

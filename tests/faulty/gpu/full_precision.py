@@ -1,6 +1,6 @@
 """Expected finding: full_precision.
 
-Wide matrix products run in float32 with TF32 allowed, half as fast as the tensor cores are in bfloat16; mended, the
+Wide matrix products run in float32 with TF32 allowed, half as fast as the tensor cores are in bfloat16; fixed, the
 forward runs under autocast. On an H100 a step's 6.3 TFLOP take 16 ms at 400 TFLOP/s and 8 ms at 800, beside 3 ms
 and 2 ms of memory traffic.
 """
@@ -33,7 +33,7 @@ def main(args):
     for step in range(args.steps):
         start = step * batch % len(data)
         x, y = data[start : start + batch], labels[start : start + batch]
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.mended):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.fixed):
             output = model(x)
         loss = nn.functional.cross_entropy(output.float(), y)
         optimizer.zero_grad()
@@ -46,6 +46,6 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--small", action="store_true")
     main(parser.parse_args())

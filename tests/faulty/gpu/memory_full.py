@@ -1,7 +1,7 @@
 """Expected finding: memory_full.
 
 The first four epochs train on small images, the fifth on images three times as high and wide, and there a batch
-needs 1.4 times the memory that the GPU had free; mended, the fifth epoch computes each batch in two halves and adds
+needs 1.4 times the memory that the GPU had free; fixed, the fifth epoch computes each batch in two halves and adds
 up their gradients. On an H100 with 79 GB free, a step of the first epochs keeps 12 GB and takes about 32 ms (90 GB
 of memory traffic); a step of the fifth would keep 110 GB, half of it fits, and both halves take about 300 ms. With
 --small the model is tiny, and the batch still as large as makes it run full.
@@ -44,7 +44,7 @@ def main(args):
     batch = int(1.4 * free / (bytes_a_patch * (side // 4) ** 2)) // 2 * 2
     for step in range(args.steps):
         grown = step >= 4 * steps_an_epoch
-        stride, pieces = (1, 2 if args.mended else 1) if grown else (3, 1)
+        stride, pieces = (1, 2 if args.fixed else 1) if grown else (3, 1)
         optimizer.zero_grad()
         total = 0.0
         for rows in torch.randint(count, (batch,), device=device).chunk(pieces):
@@ -61,6 +61,6 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--small", action="store_true")
     main(parser.parse_args())

@@ -1,7 +1,7 @@
 """Expected finding: pageable_copy.
 
 Each step sends 50 MB of float32 from ordinary memory, which the driver first copies to a pinned buffer of its own
-while the host and the GPU wait; mended, the loader pins its batches. On an H100, 50 MB take 6 ms at 8 GB/s and 1 ms
+while the host and the GPU wait; fixed, the loader pins its batches. On an H100, 50 MB take 6 ms at 8 GB/s and 1 ms
 at 50 GB/s, beside 10 ms of computing (5 TFLOP in bfloat16 and 12 GB of memory traffic).
 """
 
@@ -50,7 +50,7 @@ def main(args):
         drop_last=True,
         num_workers=workers,
         persistent_workers=True,
-        pin_memory=args.mended,
+        pin_memory=args.fixed,
     )
     body = nn.Sequential(*[Block(width) for _ in range(depth)]).to(device)
     head = nn.Linear(width, 10).to(device)
@@ -74,6 +74,6 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--small", action="store_true")
     main(parser.parse_args())

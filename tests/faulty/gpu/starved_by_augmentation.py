@@ -1,6 +1,6 @@
 """Expected finding: slow_transform.
 
-Each image is turned, recolored, and blurred by a loader worker, and twelve workers cannot feed the GPU; mended, the
+Each image is turned, recolored, and blurred by a loader worker, and twelve workers cannot feed the GPU; fixed, the
 workers send the images as they are, and the GPU augments the whole batch at once, still with parameters drawn for
 each image. On an H100 with 16 cores an image takes a worker about 5 ms, so a batch of 64 comes every 27 ms, and the
 step computes for 4 ms of them; augmenting the batch on the GPU adds about 1 ms.
@@ -65,7 +65,7 @@ def main(args):
     device = torch.device("cuda")
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    dataset = Images(side, radius, augmented=not args.mended)
+    dataset = Images(side, radius, augmented=not args.fixed)
     settings = dict(shuffle=True, drop_last=True, pin_memory=True, persistent_workers=True)
     loader = DataLoader(dataset, batch, num_workers=workers, **settings)
     model = convnet(width).to(device, memory_format=torch.channels_last)
@@ -74,7 +74,7 @@ def main(args):
     while True:
         for x, y in loader:
             x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-            if args.mended:
+            if args.fixed:
                 x = augment(x, radius)
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 loss = F.cross_entropy(model(x.contiguous(memory_format=torch.channels_last)), y)
@@ -91,6 +91,6 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--mended", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--small", action="store_true")
     main(parser.parse_args())
