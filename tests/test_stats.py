@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.stats import mean_interval, paired_speedup, quantile, ratio_interval, scaled
+from hasten.stats import mean_interval, paired_speedup, ratio_interval, scaled
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 several = st.lists(seconds, min_size=2, max_size=12)
@@ -96,20 +96,6 @@ def test_one_segment_a_side_gives_a_ratio_without_a_bound():
 def test_a_ratio_without_values_on_a_side_is_refused(sides):
     with pytest.raises(ValueError, match="both sides"):
         ratio_interval(*sides)
-
-
-@given(st.lists(seconds, min_size=1), st.floats(min_value=0, max_value=1))
-def test_a_quantile_lies_among_the_values(values, share):
-    assert min(values) <= quantile(values, share) <= max(values) * (1 + 1e-12)
-
-
-def test_quantiles_are_interpolated():
-    assert [quantile([3, 1, 2], s) for s in (0, 0.25, 0.5, 1)] == [1, 1.5, 2, 3]
-
-
-def test_a_quantile_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="no values"):
-        quantile([], 0.5)
 
 
 def test_a_falling_function_keeps_low_below_high():

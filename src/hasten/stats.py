@@ -115,17 +115,6 @@ def mean_at_size(seconds: Sequence[float], sizes: Sequence[int | None], *, typic
     return sum(seconds) / whole * typical if typical is not None and whole else statistics.fmean(seconds)
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of the values lie, linearly interpolated. Raises on no values."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
-    position = share * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
-
-
 def scaled(interval: tuple[float, float, float], function: Callable[[float], float]) -> Estimate:
     """Apply a monotonic function to an interval, keeping low below high."""
     value, low, high = interval

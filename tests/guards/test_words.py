@@ -30,7 +30,9 @@ REPLACED = {
     r"\b(colour|licence|behaviour|favour|neighbour|centre)\w*|\b\w+(isation|ising)\b": "American spelling",
 }
 # Words of another language than ours: of the system, of standards and of other libraries.
-ALLOWED = re.compile(r"raising|advertising|rising|arising|promising|surprising|comprising|noising|grey", re.IGNORECASE)
+ALLOWED = re.compile(
+    r"raising|advertising|rising|arising|promising|surprising|comprising|noising|grey", re.IGNORECASE
+)
 # The log and the changelog quote what things were called.
 FILES = [
     *sorted(PACKAGE.rglob("*.py")),

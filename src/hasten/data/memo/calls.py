@@ -214,11 +214,6 @@ def describe(value: Any) -> str | None:
     return None
 
 
-def is_constant(value: Any) -> bool:
-    """Whether an argument is a plain value other than bytes."""
-    return type(value) is not bytes and describe(value) is not None
-
-
 # State
 
 
