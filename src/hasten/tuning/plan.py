@@ -216,10 +216,10 @@ def plan_text(tuning: Tuning, *, vouched: str = "") -> str:
     """The plan as a file's text; `vouched`: functions that the user vouches for, with commas between them."""
     proof = tuning.proof
     words = legible(shlex.join(tuning.command))
-    lines = [f"# The plan of hasten for {words}", *(f"# {legible(line)}" for line in _header(tuning)), "#"]
+    lines = [f"# hasten's plan for {words}", *(f"# {legible(line)}" for line in _header(tuning)), "#"]
     lines += [
-        "# Each line under [fixes] is a switch: change it, or set it to false.",
-        f"# `hasten run {words}` trains under it.",
+        "# Each line under [fixes] is a setting: change it, or set it to false.",
+        f"# `hasten run {words}` trains under this plan.",
         "",
         "[made]",
         f"hasten = {_toml(tuning.hasten)}",
@@ -228,7 +228,7 @@ def plan_text(tuning: Tuning, *, vouched: str = "") -> str:
         f"proof = {_toml(proof.verdict if proof is not None else 'not proven')}",
     ]
     if proof is not None and proof.baseline_rate and proof.plan_rate:
-        lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples a second"]
+        lines += [f"baseline_rate = {proof.baseline_rate:.5g}  # samples per second"]
         lines += [f"plan_rate = {proof.plan_rate:.5g}"]
     if proof is not None:
         seen = vars(what_was_seen(proof, tuning.settings))
@@ -288,12 +288,12 @@ def _header(tuning: Tuning) -> list[str]:
     if not tuning.settings:
         return [f"Empty: {why_empty(tuning)}."]
     if proof is None:
-        return ["NOT PROVEN: the search did not get so far."]
+        return ["NOT PROVEN: the search did not get that far."]
     speed = f"{format.ratio_interval(proof.speedup)}; " if proof.speedup is not None else ""
     if proof.target_speedup is not None:
-        speed = f"the target {format.ratio_interval(proof.target_speedup)} as soon; "
+        speed = f"reaches the target {format.ratio_interval(proof.target_speedup)} sooner; "
     if proof.verdict == "proven":
-        return [f"Proven: {speed}quality as the weakest of its fixes promises ({proof.guarantee})."]
+        return [f"Proven: {speed}quality check passed ({proof.guarantee})."]
     reasons = [check.text for check in proof.checks if check.state != "passed"]
     return [f"{proof.verdict.upper()}: {speed}" + "; ".join(reasons)]
 
@@ -313,7 +313,7 @@ def _fix_lines(tuning: Tuning) -> list[str]:
                 others = [other for other in trial.added if other != name]
                 beside = f" together with {', '.join(others)}" if others else ""
                 gained = f"{format.ratio_interval(trial.speedup)}{beside}, "
-            where = f"; {cache_line(tuning)}" if fix.kind == "size" else ""
+            where = f"; {line}" if fix.kind == "size" and (line := cache_line(tuning)) else ""
             rows.append((f"{name} = {_toml(tuning.settings[name])}", f"{gained}{fix.guarantee}: {fix.title}{where}"))
         elif trial is not None and not fix.only_by_user:
             value = _toml(trial.added[name])
@@ -327,7 +327,7 @@ def _why_dropped(name: str, trial: Trial, tuning: Tuning) -> str:
         return taken_out(tuning.proof)[name]
     speed = f", {format.ratio_interval(trial.speedup)}" if trial.speedup is not None else ""
     if trial.verdict == "faster":
-        return "nothing more beside the others"
+        return "no further gain with the other settings"
     return f"{outcome(trial, tuning)}{speed}" + (f" ({trial.note})" if trial.note else "")
 
 
