@@ -1,9 +1,10 @@
-"""Write docs/fixes.md from the catalog of fixes.
+"""Write docs/fixes.md from the catalog of optimizations.
 
     python docs/make_fixes_page.py           write the page
     python docs/make_fixes_page.py --check   say whether it is up to date, and exit with 1 if not
 
-What a fix is called, does, guarantees and may be set to is written in one place only: src/hasten/fixes.
+What an optimization is called, does, guarantees and may be set to is written in one place only: its file in
+src/hasten/optimizations.
 """
 
 from __future__ import annotations

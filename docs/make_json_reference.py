@@ -123,10 +123,12 @@ def _literal(annotation: str) -> str:
 
 def _kind(annotation: str) -> str:
     """An annotation in JSON types."""
+    for name, instead in (("str", "string"), ("bool", "boolean")):  # not within a literal's words
+        annotation = re.sub(rf"(?<![\w\"]){name}\b", instead, annotation)
     annotation = re.sub(r"Literal\[[^\]]*\]", lambda found: _literal(found[0]), annotation)
     annotation = re.sub(r"\w+", lambda found: _choices().get(found[0], found[0]), annotation)
     words = annotation.replace(" | None", " or null").replace(", ...", "")
-    return words.replace("tuple[", "list[").replace("str", "string").replace("bool", "boolean").replace("|", "or")
+    return words.replace("tuple[", "list[").replace("|", "or")
 
 
 def _section(record: ast.ClassDef, comments: dict[int, str]) -> str:

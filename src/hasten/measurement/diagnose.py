@@ -18,8 +18,17 @@ from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
 
 SEEN = 0.5  # share of the step that must be known to name what it is bound by
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
-HOST_SIDE = (  # what keeps the host from queueing more work on the device
-    *KINDS[: KINDS.index("pageable_copy")],
+HOST_SIDE: tuple[FindingKind, ...] = (  # what keeps the host from queueing more work on the device
+    "slow_read",
+    "slow_decode",
+    "slow_transform",
+    "slow_collate",
+    "too_few_workers",
+    "too_many_workers",
+    "worker_startup",
+    "python_bound_data",
+    "shallow_prefetch",
+    "busy_machine",
     "sync_points",
     "launch_bound",
     "logging_each_step",
