@@ -14,7 +14,6 @@ class Process:
         self.patches = Patches()
         self.models = Models(self.patches)
         self.states = {}  # of each optimization: "on", or why it is not applied
-        self.handles = {}
 
     def handle(self, name="a fix"):
         """An enabled optimization that does nothing yet."""
@@ -22,12 +21,11 @@ class Process:
         handle.is_enabled = True
         self.states[name] = "on"
         self.patches.on_undo(handle.disable)
-        self.handles[name] = handle
         return handle
 
-    def put_on(self, name, value=True, *, installer=None):
+    def put_on(self, name, value=True):
         """Apply an optimization of the catalog, by its name."""
         enable = CATALOG[name].enable
         assert enable is not None
-        self.handle(name).enable(installer or spec_of(name, enable, value).installer, value)
+        self.handle(name).enable(spec_of(name, enable, value).installer, value)
         return self.states

@@ -95,8 +95,6 @@ class Measured:
         self._diagnosis: Diagnosis | None = None
 
     def __enter__(self) -> Measured:
-        from hasten.notebook import InProcessMeasurement
-
         self._diagnosis = None
         self._here = InProcessMeasurement()
         self._here.__enter__()

@@ -49,6 +49,7 @@ Phase = Literal[
     "checkpoint",  # saving
     "script",  # the script's own code outside every phase above, from sampling
 ]
+GRADIENT_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
 """The phases of a step on the host, in their usual order.
 
 A phase is exclusive: time in a nested phase counts for the inner one only, so the phases and `unaccounted` sum to the step.
@@ -60,16 +61,16 @@ A phase is exclusive: time in a nested phase counts for the inner one only, so t
 
 @dataclass(frozen=True, kw_only=True)
 class FixSpec:
-    """A fix to apply."""
+    """An optimization to apply."""
 
     name: str  # its key in a plan
-    installer: str  # "module:function", called with the Site, the name and the value
+    installer: str  # "module:function", called with the Handle and the value
     value: Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSpec:
-    """A fix to turn on and off between two steps."""
+    """An optimization to enable and disable between two steps."""
 
     cause: str  # that it confirms
     fix: FixSpec

@@ -267,6 +267,7 @@ class RawRun:
     quality: RawQuality | None = None
     seconds_per_mark: float = 0.0
     trouble: str | None = None  # what ended measuring
+    redirected_late: bool = False  # without overlay: file writes were not redirected until torch was imported
     facts_trouble: str | None = None  # why there are no facts
 
     @property

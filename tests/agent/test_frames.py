@@ -1,9 +1,11 @@
-"""Whose line is running."""
+"""Whose line is running. A second thread looks which line is running."""
 
 import itertools
 import json
 import sys
 import sysconfig
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import hasten
-from hasten.agent.frames import INSIDE, LIBRARY, USER, caller_is_user, kind_of, lines_above, user_place
+from hasten.agent.frames import INSIDE, LIBRARY, USER, LineSampler, caller_is_user, kind_of, lines_above, user_place
 
 PACKAGES = sysconfig.get_path("purelib")
 STANDARD = sysconfig.get_path("stdlib")
@@ -119,3 +121,28 @@ def test_a_frame_that_is_at_no_line_counts_for_its_functions_first():
     frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
     assert user_place(frame) == ("/home/ada/train.py", 1, "work")
     assert lines_above(frame) == ((code, 1),)
+
+
+def test_a_sampler_puts_the_interpreters_switch_interval_back():
+    before = sys.getswitchinterval()
+    sampler = LineSampler(threading.get_ident(), lambda: "script", switch_interval=5e-4)
+    sampler.running(True)
+    assert sys.getswitchinterval() < before
+    sampler.running(False)
+    assert sys.getswitchinterval() == before
+    sampler.running(True)
+    sampler.end()
+    assert sys.getswitchinterval() == before
+
+
+def test_a_thread_that_computes_in_python_alone_is_met_there():
+    sampler = LineSampler(threading.get_ident(), lambda: "script", switch_interval=5e-4)
+    sampler.running(True)
+    until = time.perf_counter() + 0.3
+    while time.perf_counter() < until:
+        sum(range(1000))
+    sampler.end()
+    assert sum(sampler.seconds.values()) > 0.1
+    assert {place[2] for place, _ in sampler.seconds if place} == {
+        "test_a_thread_that_computes_in_python_alone_is_met_there"
+    }

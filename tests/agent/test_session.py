@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 
-from hasten.agent import segments as course
+from hasten.agent import segments
 from hasten.agent import session as session_module
 from hasten.agent.marks import Marks
 from hasten.agent.segments import History, Segment
@@ -21,14 +21,14 @@ def ended(monkeypatch):
     """Processes that would have ended, instead of this one."""
     gone = []
     monkeypatch.setattr(session_module, "leave", gone.append)
-    monkeypatch.setattr(course, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(segments, "WARM_SECONDS", 0.0)
     return gone
 
 
 def make(folder, *segments):
     models = types.SimpleNamespace(discover=lambda **_: None, settle=lambda: None)
     session = Session(folder, history=History(), marks=Marks(), models=models)
-    session.course.follow(iter(segments or [Segment(name="plain", min_seconds=3600.0)]))
+    session.scheduler.follow(iter(segments or [Segment(name="plain", min_seconds=3600.0)]))
     return session
 
 
@@ -40,10 +40,10 @@ def test_an_optimizer_that_takes_over_ends_the_steps_from_then_on(tmp_path, ende
     session, head, everything = make(tmp_path), optimizer(), optimizer()
     for _ in range(5):
         session.optimizer_steps(head)
-    seen = session.course.num_steps
+    seen = session.scheduler.num_steps
     for _ in range(MOST_OTHERS + 10):
         session.optimizer_steps(everything)
-    assert session.course.num_steps == seen + 10
+    assert session.scheduler.num_steps == seen + 10
 
 
 def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, ended):
@@ -51,9 +51,9 @@ def test_an_optimizer_whose_predecessor_is_gone_takes_over_at_once(tmp_path, end
     session.optimizer_steps(head)
     session.optimizer_steps(everything)
     del head
-    seen = session.course.num_steps
+    seen = session.scheduler.num_steps
     session.optimizer_steps(everything)
-    assert session.course.num_steps == seen + 1
+    assert session.scheduler.num_steps == seen + 1
 
 
 def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
@@ -62,7 +62,7 @@ def test_of_two_optimizers_that_alternate_one_ends_the_step(tmp_path, ended):
         session.optimizer_steps(generator)
         for _ in range(5):
             session.optimizer_steps(critic)
-    assert session.course.num_steps == 10
+    assert session.scheduler.num_steps == 10
 
 
 def test_a_fault_at_a_steps_end_writes_what_was_seen_and_leaves(tmp_path, ended, capsys):

@@ -62,8 +62,9 @@ def test_torchs_own_loader_gives_the_same_batches_with_a_cache(put_on, tmp_path,
 def test_memory_and_disk_together_are_one_cache(put_on, tmp_path):
     dataset = Images(tmp_path)
     put_on("cache", "16 MiB")
-    put_on("disk_cache", "64 MiB")
+    states = put_on("disk_cache", "64 MiB")
     epochs(dataset)
+    assert states == {"cache": "on", "disk_cache": "on"}, "both still are, after batches were looked at"
     assert [tier.name for tier in current().counts().tiers] == ["ram", "disk"]
     assert [tier.num_fills for tier in current().counts().tiers][1] >= 12
     put_on("cache", "17 MiB")  # another memory, the same disk

@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from command import HASTEN, environment, train, write
+from command import HASTEN, QUICK, environment, run, train, write
 
 from hasten import patches
 from hasten.errors import CommandError, DirectoryError
@@ -223,3 +224,18 @@ def test_who_listens_outside_is_heard(tmp_path):
         asks = f"import socket; socket.socket(socket.AF_UNIX).connect({short!r} + '/agent')"
         answer = ran("overlay", [sys.executable, "-c", asks], scratch, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_python_that_was_started_without_looking_for_ours_is_reported(tmp_path, monkeypatch):
+    """Without a private view of the file system Python's own file functions redirect writes, from its start on."""
+    monkeypatch.setenv(FORCE, "redirect")
+    monkeypatch.setenv("PYTHONPATH", sysconfig.get_paths()["purelib"])  # which -S leaves out
+    write(tmp_path / "train.py", train())
+    notes = {}
+    for options in ([], ["-S"]):
+        answer = run("diagnose", "--json", *QUICK, sys.executable, *options, "train.py", cwd=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        notes[bool(options)] = " ".join(json.loads(answer.stdout[answer.stdout.index("{") :])["run"].get("notes", ()))
+    assert "not redirected" in notes[True] and "not redirected" not in notes[False]

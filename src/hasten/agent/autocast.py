@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hasten.agent.handle import Handle
-from hasten.agent.models import Forward
+from hasten.agent.root import Forward
 from hasten.agent.tree import with_tensors
 from hasten.devices import cuda
 from hasten.errors import NotApplicableError

@@ -7,6 +7,7 @@ hasten.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing.process
 import os
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, LaunchSpec, SandboxForm, from_json
+from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, FixesReport, LaunchSpec, SandboxForm, from_json, write
 
 if TYPE_CHECKING:
     from hasten.agent.session import Session
@@ -52,18 +53,28 @@ def install() -> None:
 
 def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
     """Put the hooks on, and have messages written into the folder; `patches.undo()` takes the hooks off again."""
+    from hasten.patches import Patches
+
+    patches = Patches()
+    try:
+        return _begin(folder, spec, patches), patches
+    except BaseException:
+        patches.undo()
+        raise
+
+
+def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
     from hasten.agent import facts, hooks, readouts, saving, workers
     from hasten.agent.marks import Marks
     from hasten.agent.models import Models
     from hasten.agent.schedule import program_of
     from hasten.agent.segments import History
     from hasten.agent.session import Session
-    from hasten.patches import Patches
 
     if spec.sockets is not None:
         # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
         multiprocessing.process.current_process()._config["tempdir"] = spec.sockets  # type: ignore[attr-defined]
-    patches, marks, history = Patches(), Marks(), History()
+    marks, history = Marks(), History()
     if spec.quality is None:  # of a comparison only the step's time and the training's course are wanted
         workers.install(folder, patches)
     session = Session(folder, history=history, marks=marks, models=Models(patches))
@@ -72,33 +83,40 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
         readouts.install(marks, patches)
     saving.install(marks, patches)
     if spec.sandbox is not None:
-        _keep_out(spec.sandbox, folder, patches)
+        session.redirected_late = _keep_out(spec.sandbox, folder, patches)
     session.launcher = spec.launcher
     session.models.discover()
-    session.course.follow(program_of(spec, session, patches))
+    session.scheduler.follow(program_of(spec, session, patches))
     session.on_finish = facts.gather
     _compare(spec, session, patches)
-    return session, patches
+    return session
 
 
-def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> None:
-    """What is left to do in this process that nothing of a launch stays."""
+def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> bool:
+    """What is left to do in this process so that nothing of a launch stays; whether writes were real until now."""
     from hasten.agent import saving
     from hasten.sandbox import redirect
 
     saving.log_to(folder, patches)
     if sandbox == "overlay":
         saving.rename_as_on_one_disk(patches)
-    else:
-        redirect.install_from_environment()  # where Python was started without looking for a sitecustomize
+        return False
+    return redirect.install_from_environment()  # Python was started without looking for a sitecustomize
 
 
 def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
     """What a comparison of two ways to train needs: fixes, seeds, few batches, and the quality watched."""
     if spec.fixes:
-        from hasten.agent.handle import apply
+        from hasten.agent.handle import enable_all
 
-        apply(spec, session.folder, patches, session.models)
+        not_applied: dict[str, str] = {}
+
+        def report(name: str, reason: str) -> None:
+            not_applied[name] = reason
+            with contextlib.suppress(OSError):
+                write(FixesReport(not_applied=not_applied), session.folder)
+
+        enable_all(spec.fixes, session.models, patches, report=report)
     if spec.seed is not None:
         from hasten.agent.seeding import seed_everything
 
@@ -109,8 +127,8 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 
             repeat_batches(number, patches, ends=ends)
     if spec.repeated_batches is not None:
-        session.course.cold = lambda: session.course.num_steps < spec.warm_steps
-        session.course.longest_warm_up = spec.warm_seconds
+        session.scheduler.cold = lambda: session.scheduler.num_steps < spec.warm_steps
+        session.scheduler.longest_warm_up = spec.warm_seconds
     if spec.quality is not None:
         from hasten.agent.quality import Quality
 

@@ -13,15 +13,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hasten.agent.models import is_compiled
+from hasten.agent.root import is_compiled
 from hasten.agent.session import Session
 from hasten.agent.tree import tensors_in
 from hasten.devices import cuda
+from hasten.protocol import GRADIENT_PHASES
 from hasten.raw_run import RawFacts, RawModel, RawOptimizer
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
-LEARNING = ("forward", "loss", "backward")
-COMPUTING = (*LEARNING, "optimizer")
 MOST_ELEMENTS = 20_000_000  # looked at for subnormal numbers
 
 
@@ -38,7 +37,7 @@ class OperatorCount(TorchDispatchMode):
         self, func: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         out = func(*args, **(kwargs or {}))  # type: ignore[operator]
-        if self._phase() not in COMPUTING:
+        if self._phase() not in (*GRADIENT_PHASES, "optimizer"):
             return out
         self.num_operators += 1
         flops = flop_registry.get(getattr(func, "_overloadpacket", None))
@@ -60,14 +59,14 @@ class CallCount(TorchFunctionMode):
     ) -> object:
         name = getattr(func, "__name__", "")
         # Reading an attribute (x.shape) is a call of its getter, and launches nothing.
-        self.num_calls += self._phase() in LEARNING and name not in ("__get__", "__set__", "size", "dim")
+        self.num_calls += self._phase() in GRADIENT_PHASES and name not in ("__get__", "__set__", "size", "dim")
         return func(*args, **(kwargs or {}))  # type: ignore[operator]
 
 
 def gather(session: Session) -> RawFacts:
     """Everything that is known of the script."""
-    models = tuple(_model(module, trained=session.models.is_trained(module)) for module in session.models.all())
-    parameters = session.boundary.parameters()
+    models = tuple(_model(module, trained=session.models.is_trained(module)) for module in session.models.roots())
+    parameters = session.models.parameters()
     others = (device for model in models for device in model.devices if device != "cpu")
     device = parameters[0].device.type if parameters else next(others, "cpu")
     return RawFacts(
@@ -81,7 +80,7 @@ def gather(session: Session) -> RawFacts:
         frameworks=tuple(name for name in FRAMEWORKS if name in sys.modules),
         device=device,
         models=models,
-        optimizers=tuple(_optimizer(o) for o in session.boundary.optimizers.values()),
+        optimizers=tuple(_optimizer(o) for o in session.models.optimizers),
         subnormal_share=_subnormal_share(session),
         gather_seconds=_gather_seconds(session),
     )
@@ -124,10 +123,10 @@ def _model(module: nn.Module, *, trained: bool) -> RawModel:
 
 def _subnormal_share(session: Session) -> float | None:
     """Share of subnormal numbers among the floats of parameters, gradients, buffers and optimizer states."""
-    parameters = session.boundary.parameters()
-    held = [t for o in session.boundary.optimizers.values() for s in o.state.values() for t in tensors_in(s, most=4)]
+    parameters = session.models.parameters()
+    held = [t for o in session.models.optimizers for s in o.state.values() for t in tensors_in(s, most=4)]
     grads = [p.grad for p in parameters if p.grad is not None]
-    buffers = [b for m in session.models.all() for b in m.buffers()]
+    buffers = [b for m in session.models.roots() for b in m.buffers()]
     seen = most = 0
     for tensor in [*buffers, *parameters, *grads, *held]:
         if not tensor.is_floating_point() or tensor.device.type != "cpu" or tensor.numel() == 0:

@@ -6,13 +6,13 @@ import atexit
 import contextlib
 import functools
 import math
+import multiprocessing
 import os
 import statistics
 import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from threading import get_ident
 from time import perf_counter
 
@@ -20,7 +20,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.agent.handle import apply
+from hasten.agent.handle import enable_all
 from hasten.agent.models import Models
 from hasten.agent.quality import mean_of
 from hasten.agent.steps import Boundary
@@ -31,13 +31,24 @@ from hasten.protocol import Following, LaunchSpec, PlannedRun, SeenInProof, to_j
 
 
 def follow(spec: LaunchSpec) -> Patches:
-    """Put the plan's fixes on, count steps, and look at losses and batches."""
+    """Apply the plan, count steps, and look at losses and batches."""
     patches, following = Patches(), spec.following
     assert following is not None
-    apply(spec, Path(), patches, Models(patches))
-    Pace(patches, following)
-    if following.proof is not None:
-        Seen(patches, following.proof)
+    said: set[str] = set()
+
+    def report(name: str, reason: str) -> None:
+        if name not in said and multiprocessing.parent_process() is None:
+            said.add(name)
+            sys.stderr.write(f"hasten: {name} is not applied: {reason}\n")
+
+    try:
+        enable_all(spec.fixes, Models(patches), patches, report=report)
+        Pace(patches, following)
+        if following.proof is not None:
+            Seen(patches, following.proof)
+    except BaseException:
+        patches.undo()
+        raise
     return patches
 
 

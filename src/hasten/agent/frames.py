@@ -20,7 +20,7 @@ USER, LIBRARY, INSIDE = 2, 1, 0
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _HASTEN = os.fspath(Path(__file__).resolve().parents[1]) + os.sep
-_WRAPPERS = tuple(os.path.join(_HASTEN, name) + os.sep for name in ("agent", "measurement", "optimizations"))
+_WRAPPERS = tuple(os.path.join(_HASTEN, name) + os.sep for name in ("agent", "optimizations", "sandbox"))
 _EXAMPLES = os.path.join(_HASTEN, "examples") + os.sep  # scripts like a user's, where hasten is installed
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -33,11 +33,11 @@ def kind_of(code: CodeType) -> int:
     """USER, LIBRARY (an installed package other than torch) or INSIDE (torch, standard library, hasten)."""
     kind = _kinds.get(code.co_filename)
     if kind is None:
-        kind = _kinds[code.co_filename] = _evaluator(code.co_filename)
+        kind = _kinds[code.co_filename] = _kind_of_file(code.co_filename)
     return kind
 
 
-def _evaluator(file: str) -> int:
+def _kind_of_file(file: str) -> int:
     if file.startswith("<") and "ipython" not in file:
         # Frozen modules, exec'd strings, generated code: nobody can open that line.
         return INSIDE

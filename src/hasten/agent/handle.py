@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
+import functools
 import pkgutil
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from hasten.agent.models import Action, Around, Forward, Models, OptimizerAction
+from hasten.agent.models import Around, Models, Once
+from hasten.agent.root import Forward
 from hasten.errors import NotApplicableError
-from hasten.patches import Patches, warn
-from hasten.protocol import FixesReport, FixSpec, LaunchSpec, write
+from hasten.patches import Patches
+from hasten.protocol import FixSpec
 
 Registered = TypeVar("Registered")
+Function = Callable[..., object]
 
 
 class Handle:
@@ -40,12 +39,9 @@ class Handle:
     def enable(self, installer: str, value: object) -> None:
         """Apply the optimization: call `installer` ("module:function") with this handle and the value."""
         self.is_enabled = True
-        try:
-            pkgutil.resolve_name(installer)(self, value)
-        except NotApplicableError as error:
-            self.refuse(str(error))
-        except Exception as error:
-            self.refuse(f"it failed: {error!r}")
+        self.attempt(lambda: pkgutil.resolve_name(installer)(self, value))
+        if not self.is_enabled:
+            self.patches.undo()  # what it did before it failed
 
     def disable(self) -> None:
         """Undo everything; it can be enabled again."""
@@ -58,10 +54,20 @@ class Handle:
             self.is_enabled = False
             self._on_refuse(reason)
 
+    def attempt(self, action: Callable[[], object]) -> None:
+        """Do something; a failure disables the optimization, not the script."""
+        if not self.is_enabled:
+            return
+        try:
+            action()
+        except NotApplicableError as error:
+            self.refuse(str(error))
+        except Exception as error:
+            self.refuse(f"it failed: {error!r}")
+
     def on_model(self, action: Callable[[nn.Module], object]) -> None:
-        """Have `action(root)` called once for each root, before its first training forward from now on."""
-        made = Action(lambda module: self._attempt(lambda: action(module)))
-        self._keep(self.models.actions, made)
+        """Have `action(root)` called once for each root that trains, before its next forward."""
+        self._keep(self.models.model_actions, Once(lambda module: self.attempt(lambda: action(module))))
         self._find_models()
 
     def around_forward(self, around: Around) -> None:
@@ -86,59 +92,36 @@ class Handle:
 
     def on_optimizer(self, action: Callable[[Optimizer], object]) -> None:
         """Have `action(optimizer)` called once for each optimizer, before its next step."""
-        made = OptimizerAction(lambda optimizer: self._attempt(lambda: action(optimizer)))
-        self._keep(self.models.optimizer_actions, made)
+        self._keep(self.models.optimizer_actions, Once(lambda optimizer: self.attempt(lambda: action(optimizer))))
+
+    def wrap(self, owner: object, name: str, make: Callable[[Function], Function]) -> None:
+        """Replace a function with `make(function)`, for as long as the optimization is enabled."""
+
+        def guarded(original: Function) -> Function:
+            changed = make(original)
+
+            @functools.wraps(original)
+            def call(*arguments: object, **settings: object) -> object:
+                return (changed if self.is_enabled else original)(*arguments, **settings)
+
+            return call
+
+        self.patches.wrap(owner, name, guarded)
 
     def _keep(self, registered: list[Registered], one: Registered) -> None:
         registered.append(one)
         self.patches.on_undo(lambda: registered.remove(one))
 
     def _find_models(self) -> None:
-        if not self.models.all():  # in a script that has made steps they are known
+        if not self.models.roots():  # in a script that has made steps they are known
             self.models.discover()
-
-    def _attempt(self, action: Callable[[], object]) -> None:
-        """Do something; a failure disables the optimization, not the script."""
-        if not self.is_enabled:
-            return
-        try:
-            action()
-        except NotApplicableError as error:
-            self.refuse(str(error))
-        except Exception as error:
-            self.refuse(f"it failed: {error!r}")
-            warn(f"{self.name} could not be applied ({error!r}); training continues without it")
-
-
-def apply(spec: LaunchSpec, folder: Path, patches: Patches, models: Models) -> None:
-    """Enable every optimization of the spec.
-
-    Those that could not be applied are reported in the launch's folder, or on standard error in a run under a plan.
-    """
-    not_applied: dict[str, str] = {}
-    said: set[str] = set()
-
-    def report(name: str, reason: str) -> None:
-        not_applied[name] = reason
-        if spec.following is None:
-            with contextlib.suppress(OSError):
-                write(FixesReport(not_applied=not_applied), folder)
-        elif name not in said and multiprocessing.parent_process() is None:
-            said.add(name)
-            sys.stderr.write(f"hasten: {name} is not applied: {reason}\n")
-
-    enable_all(spec.fixes, models, patches, report)
 
 
 def enable_all(
-    fixes: tuple[FixSpec, ...], models: Models, patches: Patches, report: Callable[[str, str], object]
-) -> dict[str, Handle]:
+    fixes: Iterable[FixSpec], models: Models, patches: Patches, *, report: Callable[[str, str], object]
+) -> None:
     """Enable these; `patches` undoes them, and `report` is given name and reason of those that are not applicable."""
-    handles: dict[str, Handle] = {}
     for fix in fixes:
-        handle = handles[fix.name] = Handle(
-            fix.name, models, on_refuse=lambda reason, name=fix.name: report(name, reason)
-        )
+        handle = Handle(fix.name, models, on_refuse=lambda reason, name=fix.name: report(name, reason))
         patches.on_undo(handle.disable)
         handle.enable(fix.installer, fix.value)
-    return handles

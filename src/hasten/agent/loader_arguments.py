@@ -27,36 +27,43 @@ Given = dict[str, Any]
 Made = Callable[[Any], object] | None
 Function = Callable[..., object]
 
-_changes: dict[Models, list[Callable[[Given], Made]]] = {}  # until its patches are undone
+_changes: WeakKeyDictionary[Models, list[Callable[[Given], Made]]] = WeakKeyDictionary()
 
 
 def change_loaders(handle: Handle, change: Callable[[Given], Made]) -> None:
     """Have `change` alter what every DataLoader is made of: its arguments by name. What it returns is called with it.
 
-    Those that came earlier have altered them by then: workers before what needs some.
+    Those that came earlier have altered them by then: workers before what needs some. A change that fails disables its
+    optimization.
     """
-    if handle.models in _changes:
-        _changes[handle.models].append(change)
-        return
-    changes = _changes[handle.models] = [change]
-    handle.patches.on_undo(lambda: _changes.pop(handle.models, None))
 
-    def make(original: Function) -> Function:
-        signature = inspect.signature(original)
+    def attempted(given: Given) -> Made:
+        made: list[Made] = []
+        handle.attempt(lambda: made.append(change(given)))
+        return made[0] if made else None
 
-        @functools.wraps(original)
-        def __init__(*arguments: object, **settings: object) -> None:
-            given = signature.bind(*arguments, **settings).arguments
-            loader = given.pop("self")
-            made = [change(given) for change in changes]
-            original(loader, **given)
-            for notify in made:
-                if notify is not None:
-                    notify(loader)
+    if handle.models not in _changes:
+        _changes[handle.models] = []
+        handle.models.patches.wrap(DataLoader, "__init__", functools.partial(_changing, _changes[handle.models]))
+    changes = _changes[handle.models]
+    changes.append(attempted)
+    handle.patches.on_undo(lambda: changes.remove(attempted))
 
-        return __init__
 
-    handle.patches.wrap(DataLoader, "__init__", make)
+def _changing(changes: list[Callable[[Given], Made]], original: Function) -> Function:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(*arguments: object, **settings: object) -> None:
+        given = signature.bind(*arguments, **settings).arguments
+        loader = given.pop("self")
+        made = [change(given) for change in changes]
+        original(loader, **given)
+        for notify in made:
+            if notify is not None:
+                notify(loader)
+
+    return __init__
 
 
 def may_start_processes() -> bool:

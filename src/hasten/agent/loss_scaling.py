@@ -26,7 +26,6 @@ class LossScale:
 
     def __init__(self) -> None:
         self.scale = FIRST_SCALE
-        self.num_skipped = 0
         self._steps_since = 0
         self._carried = FIRST_SCALE  # by what the last backward has made
         self._backwards = 0  # that were scaled
@@ -72,7 +71,6 @@ class LossScale:
         """The next steps are scaled by less after an infinite gradient, by more after many finite ones."""
         if self._found_infinite:
             self.scale *= BACKOFF
-            self.num_skipped += 1
             self._steps_since = 0
         else:
             self._steps_since += 1

@@ -34,7 +34,7 @@ SLOW_STEP = 0.3  # seconds
 
 def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
-    history, seconds = session.course.history, spec.seconds
+    history, seconds = session.scheduler.history, spec.seconds
     if spec.mode == "measure":
         return measure(history, num_steps=spec.num_steps, seconds=seconds, last=_counting(session))
     if spec.mode == "here":
@@ -51,7 +51,7 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
         turns = Turns(session.folder)
 
         def wait() -> None:
-            session.course.rested += turns.wait()
+            session.scheduler.rested += turns.wait()
 
         return in_turns(history, seconds=seconds, wait=wait)
     return _interventions(spec.interventions, session, patches, seconds)
@@ -125,7 +125,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
         )
 
     def program() -> Program:
-        slow = session.course.warm_step() > SLOW_STEP
+        slow = session.scheduler.warm_step() > SLOW_STEP
         # Where batches are not waited for, replay shows little: what may gain most comes first.
         if asked.switches_first:
             yield from switching(slow)

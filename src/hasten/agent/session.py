@@ -66,8 +66,8 @@ class Session:
         self.models = models
         self.forwards = models.watcher = Forwards(marks)
         self.loaders = Loaders()
-        self.course = SegmentScheduler(history)
-        self.course.catch_up = self._catch_up
+        self.scheduler = SegmentScheduler(history)
+        self.scheduler.catch_up = self._catch_up
         self.boundary = Boundary()
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
         self.on_finish: Callable[[Session], RawFacts] = lambda _: RawFacts()
@@ -81,6 +81,7 @@ class Session:
         self._device = DeviceWatch(marks)
         self.closing = False
         self.trouble: str | None = None  # what ended measuring
+        self.redirected_late = False  # file writes were real until torch was imported
         self.not_applied: dict[str, str] = {}  # of each condition that could not be turned on, why
         self.num_operators: int | None = None
         self.num_calls: int | None = None
@@ -95,8 +96,8 @@ class Session:
     @_standing_aside
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
-        if self.loaders.starts(loader, iterator) and self.course.started_at is not None:
-            self.models.discover(num_steps=2)  # a loader never seen before may feed a model never seen before
+        if self.loaders.starts(loader, iterator) and self.scheduler.started_at is not None:
+            self.models.discover()  # a loader never seen before may feed a model never seen before
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
         self._status.reach("loading")
@@ -182,12 +183,12 @@ class Session:
         if self.marks.device is not None:
             self.marks.device.poll()
         self._device.step()
-        first = self.course.first_step_at is None
-        over = self.course.step(now)
+        first = self.scheduler.first_step_at is None
+        over = self.scheduler.step(now)
         if first:
             self._first_step_ended()
         if over:
-            self._turn(self.course.segments[-1].ends[-1])  # when the device was done
+            self._turn(self.scheduler.segments[-1].ends[-1])  # when the device was done
         if self._status.due(now):
             self._status.write()
 
@@ -212,15 +213,15 @@ class Session:
 
     def _turn(self, now: float) -> None:
         """End this segment and begin the program's next one."""
-        course = self.course
-        if course.segment is None:
+        scheduler = self.scheduler
+        if scheduler.segment is None:
             self._before = run_delay(), cuda.memory_requests()
             self.loaders.begin()
-        course.end(now)
-        history = course.history
+        scheduler.end(now)
+        history = scheduler.history
         mean = history.measuring / max(1, history.num_steps)
         history.epoch_left, history.epochs_seen = self.loaders.epoch_left(mean)
-        segment = course.upcoming() if len(self.marks.spans) < MOST_SPANS else None
+        segment = scheduler.upcoming() if len(self.marks.spans) < MOST_SPANS else None
         if segment is None:
             self.finish("hasten")
             return
@@ -229,7 +230,7 @@ class Session:
         segment.enter()
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
-        course.begin(segment, self.marks.now())
+        scheduler.begin(segment, self.marks.now())
         self._status.reach("measuring")
 
     def _mark(self, *, full: bool) -> None:
@@ -268,7 +269,7 @@ class Session:
 
     def end_with_script(self) -> None:
         """The process is ending by itself: keep what was seen, if it trained."""
-        if self.course.num_steps or self.boundary.num_backwards:
+        if self.scheduler.num_steps or self.boundary.num_backwards:
             self.finish("script")
 
     def forked(self) -> None:
@@ -280,21 +281,21 @@ class Session:
         self.marks.device = None  # its events are the parent's
         self.sampler = LineSampler(get_ident(), self.marks.phase, switch_interval=SWITCH_INTERVAL)
         self.closing = False
-        self.course.forked()
+        self.scheduler.forked()
         self.boundary.forked()
         self._status.forked()
 
     def raw(self, ended_by: EndedBy) -> RawRun:
         """All that this process has seen, but for what is gathered at its end."""
-        marks, course = self.marks, self.course
+        marks, scheduler = self.marks, self.scheduler
         return RawRun(
             pid=os.getpid(),
             rank=int(os.environ.get("RANK", "0") or 0),
             ended_by=ended_by,
             boundary="backward" if self.boundary.by_backward else "optimizer",
-            started_at=course.started_at,
-            first_step_at=course.first_step_at,
-            segments=course.segments,
+            started_at=scheduler.started_at,
+            first_step_at=scheduler.first_step_at,
+            segments=scheduler.segments,
             spans=[Span(*span) for span in marks.spans],
             device_spans=marks.device.spans if marks.device is not None else [],
             places=[*marks.places],
@@ -310,6 +311,7 @@ class Session:
             drained=self.drained,
             drain_trouble=self.drain_trouble,
             trouble=self.trouble,
+            redirected_late=self.redirected_late,
         )
 
 

@@ -6,9 +6,8 @@ A step ends when the key optimizer steps: the first one that did. Without an opt
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
-import torch
 from torch.optim.optimizer import Optimizer
 
 BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
@@ -17,15 +16,13 @@ MOST_OTHERS = 64  # steps of other optimizers, after which the key one is taken 
 
 
 class Boundary:
-    """The optimizers of a process, and the one that counts."""
+    """The optimizer of a process whose steps count."""
 
     def __init__(self) -> None:
-        self.optimizers: WeakValueDictionary[int, Optimizer] = WeakValueDictionary()
-        self.key: int | None = None  # id of the optimizer whose step ends a step
+        self.key: Callable[[], Optimizer | None] | None = None  # the optimizer whose step ends a step
         self.by_backward = False
         self.num_backwards = 0
         self.optimizers_made = False  # whether or not one has stepped
-        self._last: Callable[[], Optimizer | None] = lambda: None
         self._num_others = 0  # steps of other optimizers since the key one's last
 
     def backward(self) -> bool:
@@ -38,22 +35,15 @@ class Boundary:
 
     def step(self, optimizer: Optimizer) -> bool:
         """An optimizer step has ended; True when a training step ends with it."""
-        number = id(optimizer)
-        if self._last() is not optimizer:
-            self._last = ref(optimizer)
-            self.optimizers[number] = optimizer
-        if number == self.key:
+        key = self.key() if self.key is not None else None
+        if optimizer is key:
             self._num_others = 0
             return True
         self._num_others += 1
-        if self.key is not None and self.key in self.optimizers and self._num_others <= MOST_OTHERS:
+        if key is not None and self._num_others <= MOST_OTHERS:
             return False
-        self.key, self.by_backward, self._num_others = number, False, 0
+        self.key, self.by_backward, self._num_others = ref(optimizer), False, 0
         return True
-
-    def parameters(self) -> list[torch.Tensor]:
-        """What the optimizers seen so far update."""
-        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
 
     def forked(self) -> None:
         """This is a forked child now: its own steps count."""

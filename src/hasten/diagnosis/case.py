@@ -9,7 +9,19 @@ from functools import cached_property
 import msgspec
 
 from hasten.diagnosis.breakdown import intervention, train_loader
-from hasten.records import RARE, Breakdown, Ceiling, Finding, HotLine, Interval, LoaderFacts, Phase, Run, Where
+from hasten.records import (
+    COMPUTING,
+    RARE,
+    Breakdown,
+    Ceiling,
+    Finding,
+    HotLine,
+    Interval,
+    LoaderFacts,
+    Phase,
+    Run,
+    Where,
+)
 from hasten.stats import scaled
 
 # The smallest share of the step that a finding must save: less is lost in the noise of shared machines.
@@ -19,9 +31,6 @@ WORTH_INFERRED = 0.08
 # Share of the batches that were requested when none was ready.
 STARVED = 0.2
 PROFILING = re.compile(r"profil|emit_nvtx|record_function|key_averages", re.IGNORECASE)
-
-
-COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
 
 
 class Case:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hasten import format
 from hasten.diagnosis.breakdown import intervention
 from hasten.diagnosis.case import Case
+from hasten.protocol import GRADIENT_PHASES
 from hasten.records import Finding, Interval
 from hasten.stats import scaled
 
@@ -55,7 +56,7 @@ def _calling(case: Case, tried: Sequence[Finding]) -> Finding | None:
     if computing >= 0.4 * case.step and (found := _small_batch(case) or _tiny_batch(case, computing)) is not None:
         return found
     # An optimizer that calls many operators is a separate finding.
-    learning = case.phase("forward", "loss", "backward")
+    learning = case.phase(*GRADIENT_PHASES)
     learning -= sum(f.recoverable for f in tried if f.kind not in ("unfused_optimizer", "zero_grad_in_place"))
     return _launch_bound(case, learning) if learning >= 0.4 * case.step else None
 

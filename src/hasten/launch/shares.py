@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from hasten.launch.folding import epoch_starts
 from hasten.launch.recorder import Recorded
-from hasten.records import RARE, Phase, ResourceSample
-
-COMPUTING = ("forward", "loss", "backward", "optimizer", "zero_grad")
+from hasten.records import COMPUTING, RARE, Phase, ResourceSample
 
 
 @dataclass(kw_only=True)

@@ -194,6 +194,10 @@ class _Measuring:
         for trouble in (raw.facts_trouble, raw.trouble):
             if trouble:
                 self.notes.append(f"something could not be measured: {trouble}")
+        if raw.redirected_late:
+            self.notes.append(
+                "until `import torch` the script's file writes were not redirected; does it start Python with -S or -I?"
+            )
         if raw.ended_by == "script":
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded

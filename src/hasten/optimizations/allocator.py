@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import PlanError
 from hasten.optimizations.optimization import WORTH, Experiment, Optimization, Problem, Symptoms, from_finding
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from hasten.diagnosis.situation import Situation
@@ -40,7 +40,7 @@ def _suspect(symptoms: Symptoms) -> str | None:
 
 def _prior(situation: Situation) -> float | None:
     faults = situation.case.faults_per_step
-    computing = situation.case.phase("forward", "loss", "backward")
+    computing = situation.case.phase(*GRADIENT_PHASES)
     return min(USUAL_FAULT_SECONDS * faults, 0.5 * computing) if faults is not None else None
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.protocol import Phase
-
 if TYPE_CHECKING:
     from hasten.diagnosis.situation import Situation
-
-COMPUTING: tuple[Phase, ...] = ("forward", "loss", "backward")
 
 
 def why_not(situation: Situation) -> str | None:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from hasten.errors import NotApplicableError
 from hasten.optimizations.batches import SLOW_WORK, training_loader
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOKED_AFTER = 32  # batches, after which something should have been cached
 RUN = "HASTEN_MEMO"  # names the memo that the processes of a run share
-_budgets: dict[Models, dict[str, Any]] = {}  # until its patches are undone
+_budgets: WeakKeyDictionary[Models, dict[str, Any]] = WeakKeyDictionary()  # of the memo that is in use
 
 
 def enable(handle: Handle, value: Value) -> None:
@@ -67,7 +68,7 @@ def _marking(original: Callable[..., Any], handle: Handle, names: list[str]) -> 
     return __iter__
 
 
-def _open(handle: Handle, **budget: object) -> None:
+def _open(handle: Handle, **budget: Any) -> None:
     from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
     try:
@@ -76,28 +77,31 @@ def _open(handle: Handle, **budget: object) -> None:
     except ImportError as error:
         raise NotApplicableError(f"it needs {error.name} in this environment") from None
     is_first = handle.models not in _budgets
-    budgets = _budgets.setdefault(handle.models, {"ram": None, "disk": None})
-    budgets.update(budget)
+    budgets: dict[str, Any] = {**_budgets.get(handle.models, {"ram": None, "disk": None}), **budget}
     key = key_of_host() or os.environ.setdefault(RUN, uuid.uuid4().hex).encode()
     memo = open_memo(**budgets, host_key=key)
     use_in_process(memo)
+    _budgets[handle.models] = budgets
     handle.patches.on_undo(memo.close)
     if is_first:
         handle.patches.on_undo(hold_installed())
         handle.patches.on_undo(lambda: use_in_process(None))
         handle.patches.on_undo(lambda: _budgets.pop(handle.models, None))
-    handle.patches.wrap(_BaseDataLoaderIter, "__next__", lambda original: _looking(original, handle, memo))
+    handle.patches.wrap(_BaseDataLoaderIter, "__next__", lambda original: _looking(original, handle))
 
 
-def _looking(original: Callable[..., Any], handle: Handle, memo: Any) -> Callable[..., Any]:
-    """Refuse the fix where none of the first batches was made through a library that is known."""
+def _looking(original: Callable[..., Any], handle: Handle) -> Callable[..., Any]:
+    """Refuse to cache where none of the first batches was made through a library that is known."""
+    from hasten.data.memo.memo import current
+
     left = LOOKED_AFTER
 
     def look() -> None:
         nonlocal left
         left = 0
-        counts = memo.counts()
-        if not counts.num_hits and not counts.value_bytes:
+        memo = current()  # of all tiers that are enabled
+        counts = memo.counts() if memo is not None else None
+        if counts is None or (not counts.num_hits and not counts.value_bytes):
             handle.refuse("no sample is read through a library whose calls can be cached")
 
     @functools.wraps(original)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import Optimizer
 
     from hasten.agent.handle import Handle
-    from hasten.agent.models import Forward
+    from hasten.agent.root import Forward
     from hasten.diagnosis.situation import Situation
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from hasten.optimizations.optimization import Optimization, Proposal
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hasten.agent.handle import Handle
-    from hasten.agent.models import Forward
+    from hasten.agent.root import Forward
     from hasten.diagnosis.situation import Situation
 
 
@@ -45,7 +45,7 @@ def _propose(situation: Situation) -> list[Proposal] | str:
         return [Proposal(value="default", saves=finding.recoverable, because=finding.title)]
     if situation.case.on_cpu:
         return "on a CPU it pays where a step is many small operators, and this one is not"
-    saves = 0.15 * situation.case.phase("forward", "loss", "backward")
+    saves = 0.15 * situation.case.phase(*GRADIENT_PHASES)
     return [Proposal(value="default", saves=saves, because="operators run one by one")]
 
 

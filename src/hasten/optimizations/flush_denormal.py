@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import NotApplicableError
 from hasten.optimizations.optimization import Experiment, Optimization, Problem, Symptoms, from_finding
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from hasten.agent.handle import Handle
@@ -20,6 +20,8 @@ def enable(handle: Handle, _value: Value) -> None:
     import torch
 
     flush = torch.set_flush_denormal
+    if float(torch.tensor(1e-39) * 1.0) == 0.0:
+        raise NotApplicableError("the script flushes them already")
     if not flush(True):
         raise NotApplicableError("this CPU cannot flush denormal numbers")
 
@@ -31,7 +33,7 @@ def enable(handle: Handle, _value: Value) -> None:
 
 
 def _suspect(symptoms: Symptoms) -> bool | None:
-    computes = symptoms.shares.of("forward", "loss", "backward") >= 0.2
+    computes = symptoms.shares.of(*GRADIENT_PHASES) >= 0.2
     return True if symptoms.on_cpu and computes else None
 
 

@@ -44,8 +44,7 @@ def enable(handle: Handle, _value: Value) -> None:
 
 def enable_gathering(handle: Handle, _value: Value) -> None:
     """Batches of a dataset that only indexes arrays in memory are gathered at once."""
-    if not _is_on(handle):
-        _take_over(handle).only_in_memory = True
+    _take_over(handle).only_in_memory = True
 
 
 def enable_pixels(handle: Handle, value: Value) -> None:
@@ -53,11 +52,7 @@ def enable_pixels(handle: Handle, value: Value) -> None:
     _take_over(handle).settings["pixels"] = value
 
 
-_of_models: dict[Models, _Ours] = {}  # until its patches are undone
-
-
-def _is_on(handle: Handle) -> bool:
-    return handle.models in _of_models
+_of_models: WeakKeyDictionary[Models, _Ours] = WeakKeyDictionary()
 
 
 def _take_over(handle: Handle) -> _Ours:
@@ -71,8 +66,8 @@ def _take_over(handle: Handle) -> _Ours:
     except ImportError as error:
         raise NotApplicableError(f"hasten's loader needs {error.name} in this environment") from None
     ours = _of_models[handle.models] = _Ours()
-    handle.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
-    handle.patches.on_undo(lambda: _of_models.pop(handle.models, None))
+    handle.models.patches.wrap(DataLoader, "__iter__", lambda original: _iterating(original, ours, Loader))
+    handle.models.patches.on_undo(lambda: _of_models.pop(handle.models, None))
     return ours
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.optimizations.optimization import Experiment, Optimization, Problem, Symptoms, from_finding
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 from hasten.stats import scaled
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def no_anomaly_detection(handle: Handle, _value: Value) -> None:
 
         return set_anomaly_enabled
 
-    handle.patches.wrap(torch, "set_anomaly_enabled", staying_off)
+    handle.wrap(torch, "set_anomaly_enabled", staying_off)
 
 
 @functools.cache
@@ -86,11 +86,11 @@ def no_profiler(handle: Handle, _value: Value) -> None:
     for kind in (torch.autograd.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.profiler.profile):
         for name in (*SWITCHES, *EXPORTS):
             if hasattr(kind, name):
-                handle.patches.wrap(kind, name, _returning_itself if name in SWITCHES else _doing_nothing)
+                handle.wrap(kind, name, _returning_itself if name in SWITCHES else _doing_nothing)
         for name in RESULTS:
             if hasattr(kind, name):
-                handle.patches.wrap(kind, name, _finding_nothing)
-        handle.patches.wrap(kind, "__exit__", _doing_nothing)
+                handle.wrap(kind, name, _finding_nothing)
+        handle.wrap(kind, "__exit__", _doing_nothing)
 
 
 def _returning_itself(original: Function) -> Function:
@@ -131,7 +131,7 @@ def _prior(situation: Situation) -> float | None:
     facts = situation.case.facts
     if not facts.anomaly_detection and not facts.profiler:
         return None
-    return 0.2 * situation.case.phase("forward", "loss", "backward")
+    return 0.2 * situation.case.phase(*GRADIENT_PHASES)
 
 
 def _profiler_evidence(case: Case) -> Sequence[str]:

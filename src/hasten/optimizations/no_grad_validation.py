@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hasten.agent.frames import Lines
     from hasten.agent.handle import Handle
-    from hasten.agent.models import Forward
+    from hasten.agent.root import Forward
     from hasten.diagnosis.situation import Situation
 
 ENOUGH = 2  # outputs in a row that were dropped: it is a validation

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from hasten.errors import BudgetError, PlanError
-from hasten.protocol import FixSpec, Phase, Value
+from hasten.protocol import GRADIENT_PHASES, FixSpec, Phase, Value
 
 if TYPE_CHECKING:
     from hasten.agent.handle import Handle
@@ -79,7 +79,7 @@ class Symptoms:
     def computes(self) -> bool:
         """Whether computing is a fifth of the step and more, in a model that the script does not compile."""
         compiled = any(model.compiled for model in self.facts.models)
-        return not compiled and self.shares.of("forward", "loss", "backward") >= 0.2
+        return not compiled and self.shares.of(*GRADIENT_PHASES) >= 0.2
 
     @property
     def in_float32(self) -> bool:

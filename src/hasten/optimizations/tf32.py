@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.autocast import COMPUTING
 from hasten.optimizations.optimization import (
     Experiment,
     NotProposed,
@@ -15,7 +14,7 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +59,7 @@ def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
     measured = situation.case.measured("tf32")
     if measured is not None:
         return [Proposal(value=True, saves=measured[0], because="products of float32 in full precision")]
-    likely = 0.15 * situation.case.phase(*COMPUTING)
+    likely = 0.15 * situation.case.phase(*GRADIENT_PHASES)
     return from_finding("tf32", otherwise="computing is not what takes the time", prior=lambda _: likely)(situation)
 
 

@@ -19,6 +19,7 @@ from hasten.records.diagnosis import (
 )
 from hasten.records.machine import Device, DeviceSample, DiskKind, DiskSpeed, Machine, ResourceSample
 from hasten.records.run import (
+    COMPUTING,
     PHASES,
     RARE,
     STAGES,
@@ -60,6 +61,7 @@ from hasten.records.tuning import (
 )
 
 __all__ = [
+    "COMPUTING",
     "PHASES",
     "RARE",
     "RECORD_VERSION",

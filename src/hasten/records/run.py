@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from hasten.protocol import EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName
+from hasten.protocol import GRADIENT_PHASES, EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
 from hasten.records.timeline import Timeline
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
+COMPUTING: tuple[Phase, ...] = (*GRADIENT_PHASES, "optimizer", "zero_grad")
 RARE: tuple[Phase, ...] = ("epoch_start", "validation", "checkpoint")  # not part of a regular step
 
 STAGES: tuple[StageName, ...] = get_args(StageName)

@@ -56,12 +56,13 @@ def caches() -> list[str]:
     return [os.path.realpath(path) for path in found if os.path.isdir(path)]
 
 
-def install_from_environment() -> None:
-    """Do it in this process, once, as the environment says."""
+def install_from_environment() -> bool:
+    """Do it in this process, once, as the environment says; whether it was not done before."""
     folder = os.environ.get(VIEW_VARIABLE)
-    if folder is not None and getattr(io.open, "__name__", "") != "opening":
-        patches = Patches()
-        install(folder, patches, real=[os.path.dirname(os.path.dirname(folder)), *caches()])
+    if folder is None or getattr(io.open, "__name__", "") == "opening":
+        return False
+    install(folder, Patches(), real=[os.path.dirname(os.path.dirname(folder)), *caches()])
+    return True
 
 
 def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
