@@ -23,7 +23,6 @@ RECORDS = ROOT / "src" / "hasten" / "records"
 PAGE = ROOT / "docs" / "json.md"
 FILES = (
     ("The run", "run.py"),
-    ("A few real steps", "timeline.py"),
     ("The machine", "machine.py"),
     ("The diagnosis", "diagnosis.py"),
     ("The tuning run", "tuning.py"),

@@ -36,7 +36,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "sandbox": (("*",), ("early",)),
     "launch": (("*",), ("autoload",)),
-    "optimizations": (("optimization.py",), ("batches.py", "autocast.py"), ("*",), ("catalog.py",)),
+    "optimizations": (("optimization.py",), ("applicable.py",), ("*",), ("catalog.py",)),
     "data": (
         ("generators.py",),
         ("layout",),

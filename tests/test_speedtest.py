@@ -9,7 +9,7 @@ from pages import full_run, search
 from rich.console import Console
 
 from hasten.records import Interval
-from hasten.reports.speedtest import print_before_and_after
+from hasten.reports.text import print_before_and_after
 from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.images import THUMBNAILS, make_images
 

@@ -130,7 +130,7 @@ class Measured:
 
     def to_pandas(self) -> pd.DataFrame:
         """A DataFrame with one row per step: start and duration in seconds, samples, and the seconds of each phase."""
-        from hasten.reports.steps_table import COLUMNS, rows_of
+        from hasten.reports.export import COLUMNS, rows_of
 
         try:
             import pandas as pd
@@ -158,7 +158,7 @@ class Measured:
 
 
 def _phases(run: Run) -> list[Phase]:
-    from hasten.reports.steps_table import phases_of
+    from hasten.reports.export import phases_of
 
     return phases_of(run)
 

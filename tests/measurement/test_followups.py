@@ -9,8 +9,7 @@ import runs
 
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
-from hasten.measurement.effects import compare
-from hasten.measurement.followups import broken_segment, choose, spec_for
+from hasten.measurement.followups import broken_segment, choose, compare, spec_for
 from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.protocol import FixSpec, SwitchSpec
 from hasten.raw_run import RawRun, RawSegment

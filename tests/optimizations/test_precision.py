@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hasten.agent.loss_scaling import LossScale
+from hasten.agent.mixed_precision import LossScale
 
 
 class Net(nn.Module):
@@ -115,7 +115,7 @@ def test_what_needs_a_gpu_says_so_without_one(put_on, name):
 
 
 def test_a_scaled_loss_trains_as_an_unscaled_one(process):
-    from hasten.agent.loss_scaling import scale_losses
+    from hasten.agent.mixed_precision import scale_losses
 
     plain, _ = fit(Net())
     scale_losses(process.handle("fp16"))
@@ -125,7 +125,7 @@ def test_a_scaled_loss_trains_as_an_unscaled_one(process):
 
 @pytest.mark.parametrize("module", [torch.nn.utils, torch.nn.utils.clip_grad], ids=["utils", "clip_grad"])
 def test_clipping_sees_gradients_of_their_own_size(process, module):
-    from hasten.agent.loss_scaling import scale_losses
+    from hasten.agent.mixed_precision import scale_losses
 
     scale_losses(process.handle("fp16"))
     weight = nn.Parameter(torch.tensor([3.0]))
@@ -153,7 +153,7 @@ def test_a_step_with_an_infinite_gradient_changes_nothing_and_lowers_the_scale()
 @pytest.fixture
 def scaled(process):
     """A process in which losses are scaled, as by fp16 on a GPU."""
-    from hasten.agent.loss_scaling import scale_losses
+    from hasten.agent.mixed_precision import scale_losses
 
     scale_losses(process.handle("fp16"))
     return process

@@ -7,8 +7,7 @@ from pages import full_run, search
 from paper import WIDTHS, Paper, assert_golden
 
 from hasten.records import Comparison, Interval
-from hasten.reports.comparison import print_comparison
-from hasten.reports.speedtest import print_before_and_after
+from hasten.reports.text import print_before_and_after, print_comparison
 from hasten.reports.tuning import print_tuning
 
 COMPARISON = Comparison(

@@ -41,9 +41,8 @@ def add_report(subparsers: Subparsers) -> None:
 def _report(args: argparse.Namespace) -> int:
     from hasten.cli.results import find_saved
     from hasten.measurement.diagnose import diagnose
-    from hasten.reports.steps_table import csv_of
+    from hasten.reports.export import csv_of, trace_of
     from hasten.reports.text import print_diagnosis
-    from hasten.reports.trace import trace_of
     from hasten.reports.tuning import print_tuning
 
     saved = find_saved(args.saved, root=RESULTS)
@@ -119,7 +118,7 @@ def add_compare(subparsers: Subparsers) -> None:
 def _compare(args: argparse.Namespace) -> int:
     from hasten.cli.results import find_saved
     from hasten.diagnosis.compare import compare
-    from hasten.reports.comparison import print_comparison
+    from hasten.reports.text import print_comparison
 
     old, new = ([find_saved(name, root=RESULTS).run for name in names.split(",")] for names in (args.old, args.new))
     found = compare(old, new, max_slowdown=args.max_slowdown)

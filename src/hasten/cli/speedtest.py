@@ -53,7 +53,7 @@ class _Tested:
 
 def _speedtest(args: argparse.Namespace) -> int:
     from hasten.reports.progress import progress
-    from hasten.reports.speedtest import print_before_and_after
+    from hasten.reports.text import print_before_and_after
 
     if args.list:
         _list_workloads()

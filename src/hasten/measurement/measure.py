@@ -20,8 +20,16 @@ from hasten.launch.shares import shares_of
 from hasten.launch.timeline import timeline_of
 from hasten.machine.disk import read_twice
 from hasten.machine.machine import read_machine
-from hasten.measurement.effects import TOO_FEW, against, compare_decoders, read_switches
-from hasten.measurement.followups import FollowUpRun, broken_segment, choose, promising
+from hasten.measurement.followups import (
+    TOO_FEW,
+    FollowUpRun,
+    against,
+    broken_segment,
+    choose,
+    compare_decoders,
+    promising,
+    read_switches,
+)
 from hasten.optimizations.optimization import LEAST_SECONDS
 from hasten.protocol import LaunchSpec
 from hasten.raw_run import busiest

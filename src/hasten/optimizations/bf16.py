@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.optimizations.autocast import why_not
+from hasten.optimizations.applicable import why_keep_precision
 from hasten.optimizations.optimization import (
     BF16_UNITS,
     Experiment,
@@ -33,7 +33,7 @@ def enable(handle: Handle, _value: Value) -> None:
     """
     import torch
 
-    from hasten.agent.autocast import under_autocast
+    from hasten.agent.mixed_precision import under_autocast
 
     under_autocast(handle, torch.bfloat16)
 
@@ -49,7 +49,7 @@ def _prior(situation: Situation) -> float:
 
 
 def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
-    reason = why_not(situation)
+    reason = why_keep_precision(situation)
     if reason is not None:
         return reason
     if situation.case.on_cpu and not BF16_UNITS & {*situation.case.run.machine.cpu_features}:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.batches import SLOW_WORK, training_loader
+from hasten.optimizations.applicable import SLOW_WORK, training_loader
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
 

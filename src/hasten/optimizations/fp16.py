@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.autocast import why_not
+from hasten.optimizations.applicable import why_keep_precision
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
 
@@ -18,8 +18,7 @@ def enable(handle: Handle, _value: Value) -> None:
     """Run the roots' forward under float16 autocast, with the loss scaled so that small gradients survive."""
     import torch
 
-    from hasten.agent.autocast import under_autocast
-    from hasten.agent.loss_scaling import scale_losses
+    from hasten.agent.mixed_precision import scale_losses, under_autocast
     from hasten.devices import cuda
 
     if not cuda.is_available():
@@ -31,7 +30,7 @@ def enable(handle: Handle, _value: Value) -> None:
 def _propose(situation: Situation) -> list[Proposal] | str:
     from hasten.diagnosis.check_device import FORMATS, capabilities
 
-    reason = why_not(situation)
+    reason = why_keep_precision(situation)
     if reason is not None:
         return reason
     if situation.case.on_cpu:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.batches import NO_LOADER, SLOW_WORK, training_loader
+from hasten.optimizations.applicable import NO_LOADER, SLOW_WORK, training_loader
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hasten.optimizations.autocast import why_not
+from hasten.optimizations.applicable import why_keep_precision
 from hasten.optimizations.optimization import BF16_UNITS, Optimization, Proposal
 from hasten.protocol import Value
 
@@ -23,7 +23,7 @@ def enable(handle: Handle, value: Value) -> None:
 
 
 def _propose(situation: Situation) -> list[Proposal] | str:
-    reason = why_not(situation)
+    reason = why_keep_precision(situation)
     if reason is not None:
         return reason
     if situation.settings.get("bf16"):

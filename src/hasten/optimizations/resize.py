@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.batches import training_loader
+from hasten.optimizations.applicable import training_loader
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
 

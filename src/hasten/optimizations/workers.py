@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.batches import SLOW_WORK, training_loader
+from hasten.optimizations.applicable import SLOW_WORK, training_loader
 from hasten.optimizations.optimization import LEAST_SECONDS, WORTH, Experiment, Optimization, Proposal, Symptoms
 from hasten.protocol import Value
 

@@ -23,6 +23,7 @@ from hasten.records.run import (
     PHASES,
     RARE,
     STAGES,
+    Bar,
     Boundary,
     CacheTier,
     CopyFacts,
@@ -40,10 +41,10 @@ from hasten.records.run import (
     Stage,
     Step,
     SyncPoint,
+    Timeline,
     Verdict,
     Where,
 )
-from hasten.records.timeline import Bar, Timeline
 from hasten.records.tuning import (
     BothSides,
     Check,

@@ -7,7 +7,6 @@ from typing import Literal, get_args
 from hasten.protocol import GRADIENT_PHASES, EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
-from hasten.records.timeline import Timeline
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 COMPUTING: tuple[Phase, ...] = (*GRADIENT_PHASES, "optimizer", "zero_grad")
@@ -232,6 +231,27 @@ class Overhead(Record, frozen=True):
     seconds_per_mark: float
     hook_seconds: float = 0.0  # estimated overhead of the baseline hooks, in seconds per step
     sampler_cpu: float | None = None  # cores used by resource sampling, in hasten's own process
+
+
+class Bar(Record, frozen=True):
+    """One bar in one lane. Bars of a lane do not overlap."""
+
+    lane: str  # "main", "worker 1" ..., "device"
+    kind: str  # a phase in "main" and "device"; a stage of the loader's work in a worker
+    start: float  # seconds since the timeline's start
+    seconds: float
+
+
+class Timeline(Record, frozen=True):
+    """Some consecutive steps, with the work of the loader's workers at that time.
+
+    A worker reads, decodes and transforms sample by sample; each of its bars is the time of a stage for a whole batch.
+    """
+
+    start: float  # seconds on the run's clock
+    seconds: float
+    step_ends: tuple[float, ...]  # seconds since the timeline's start
+    bars: tuple[Bar, ...]
 
 
 class Run(Record, frozen=True):

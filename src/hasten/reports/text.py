@@ -1,14 +1,19 @@
-"""Print a diagnosis, a speed test or a check on the terminal."""
+"""Print a diagnosis, a speed test, a check or a comparison on the terminal."""
 
+from __future__ import annotations
+
+import statistics
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from hasten import format
-from hasten.records import CheckLine, Diagnosis, Run
+from hasten.records import CheckLine, Comparison, Diagnosis, Interval, Run, Tuning
 from hasten.reports.card import DETAILS, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name
+from hasten.reports.tuning import VERDICTS
+from hasten.stats import scaled
 
 _SCREEN = (36, 45)  # fewest and most lines that a card is fitted to; below 36, scrolling beats losing evidence
 _STATES = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
@@ -86,3 +91,57 @@ def _print_card(head: Sheet, run: Run, diagnosis: Diagnosis, *, console: Console
             break
     head.print()
     card.print()
+
+
+def print_before_and_after(tunings: Sequence[tuple[str, Tuning]], *, console: Console) -> None:
+    """Print a row for each workload: baseline and tuned samples/s, speedup with its interval, quality check."""
+    sheet = Sheet(console)
+    rows: list[tuple[str, ...]] = [("", "baseline", "tuned", "speedup", "quality check")]
+    first = True  # the first interval is spelled out
+    for name, tuning in tunings:
+        proof = tuning.proof
+        if proof is None or not tuning.settings:
+            rows.append((name, "", "", "", "empty plan" if not tuning.settings else "not proven"))
+            continue
+        shown = [format.rate(rate) if rate is not None else "" for rate in (proof.baseline_rate, proof.plan_rate)]
+        ratio = format.ratio_interval(proof.target_speedup or proof.speedup, ci=first)
+        goal = " to the target" if proof.target_speedup is not None else ""
+        rows.append((name, *shown, ratio + goal, VERDICTS[proof.verdict]))
+        first = False
+    sheet.table(rows, align="lrrll", label="Speed")
+    sheet.print()
+
+
+def comparison_headline(found: Comparison) -> str:
+    """The verdict, the ratio of the step times with its interval, and the limit, in one line."""
+    limit = f"{format.share(found.max_slowdown)} slower"
+    ratio = f"new step time {format.ratio_interval(found.ratio, ci=True)} the old one"
+    if found.verdict == "faster":
+        speedup = Interval(*scaled((found.ratio.value, found.ratio.low, found.ratio.high), lambda ratio: 1 / ratio))
+        return f"{format.speedup(speedup, ci=True)}. OK: the limit is {limit}."
+    if found.verdict == "slower":
+        return f"Slower than the limit: {ratio}; the limit is {limit}."
+    if found.verdict == "no difference":
+        return f"No significant slowdown: {ratio}. OK: the limit is {limit}."
+    return f"Inconclusive: {ratio}; the limit of {limit} is inside the interval."
+
+
+def _mean(seconds: tuple[float, ...]) -> str:
+    """Mean of step times, to about 1%: the precision at which two sides are compared."""
+    mean = statistics.fmean(seconds)
+    return format.middle(Interval(value=mean, low=0.99 * mean, high=1.01 * mean))
+
+
+def print_comparison(found: Comparison, *, console: Console) -> None:
+    """Print the verdict, the ratio of the step times, both step times and the notes."""
+    sheet = Sheet(console)
+    sheet.headline(comparison_headline(found))
+    sheet.gap()
+    rows = [
+        (name, _mean(seconds), format.count(len(seconds), noun="measurement"))
+        for name, seconds in (("old", found.old_seconds), ("new", found.new_seconds))
+    ]
+    sheet.table(rows, align="lrl", label="Step")
+    for number, note in enumerate(found.notes):
+        sheet.paragraph(note, label="" if number else "Notes")
+    sheet.print()

@@ -32,9 +32,8 @@ from hasten.records import (
 )
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
-from hasten.reports.page.loader import cost_of_a_sample
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.steps import step_times, where_it_goes
+from hasten.reports.page.steps import cost_of_a_sample, step_times, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
 from hasten.reports.tuning import VERDICTS, baseline_name, headline, outcome, state_of, taken_out, untried

@@ -1,4 +1,4 @@
-"""Draw where the step goes, and how long steps take over the run."""
+"""Draw where the step goes, how long steps take over the run, and what a sample costs to load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from hasten import format
-from hasten.records import PHASES, Diagnosis, Phase, Run, Step
-from hasten.reports.page.chart import NARROW, Chart, Spec, aria_label, colors, draw, named_rows
+from hasten.records import PHASES, Diagnosis, LoaderFacts, Phase, Run, Step
+from hasten.reports.page.chart import NARROW, Chart, Spec, aria_label, colors, draw, named_rows, short
 
 SMALLEST = 0.002  # share of the step: less cannot be seen in a bar
 MOST_POINTS = 400  # dots in the chart of step times: steps, or groups of steps
@@ -167,3 +167,59 @@ def _cause(step: Step, typical: dict[Phase, float]) -> str:
     if not name or longer[name] < 0.25 * step.seconds:
         return "no single phase is the cause"
     return f"{format.phase(name)} took {format.seconds(longer[name])} longer than usual"
+
+
+MOST_STAGES = 14
+
+
+def busiest_loader(run: Run) -> LoaderFacts | None:
+    """The training loader with the most measured work; None without one."""
+    loaders = [x for x in run.facts.loaders if x.role == "train" and x.stages and x.num_measured_samples]
+    return max(loaders, key=lambda x: sum(stage.seconds for stage in x.stages), default=None)
+
+
+def cost_of_a_sample(run: Run) -> Chart | None:
+    """A bar for each stage: a worker's time per sample, split into CPU time and waiting."""
+    loader = busiest_loader(run)
+    if loader is None:
+        return None
+    number = loader.num_measured_samples
+    rows: list[dict[str, object]] = []
+    order: list[str] = []
+    for stage in sorted(loader.stages, key=lambda s: -s.seconds)[:MOST_STAGES]:
+        name = short(format.stage(stage.name, detail=stage.detail))
+        while name in order:
+            name += " "
+        order.append(name)
+        text = (
+            f"{format.stage(stage.name, detail=stage.detail)}: {format.seconds(stage.seconds / number)} per sample, "
+        )
+        text += f"{format.seconds(stage.cpu_seconds / number)} of it on the CPU"
+        busy = min(stage.cpu_seconds, stage.seconds)
+        rows.append({"stage": name, "what": "CPU", "ms": 1e3 * busy / number, "order": 0, "label": text})
+        waits = 1e3 * (stage.seconds - busy) / number
+        rows.append({"stage": name, "what": "waiting", "ms": waits, "order": 1, "label": text})
+
+    def spec(width: int) -> Spec:
+        return {
+            "width": width,
+            "height": 26 * len(order) + 70,
+            "data": {"values": rows},
+            "mark": {"type": "bar", "height": {"band": 0.7}},
+            "encoding": {
+                "y": named_rows("stage", order, width),
+                "x": {"field": "ms", "type": "quantitative", "title": "ms per sample"},
+                "color": {
+                    "field": "what",
+                    "type": "nominal",
+                    "title": None,
+                    "scale": {"domain": ["CPU", "waiting"], "range": ["var(--forward)", "var(--rest)"]},
+                    "legend": {"orient": "bottom"},
+                },
+                "order": {"field": "order", "type": "quantitative"},
+                "description": aria_label(),
+            },
+        }
+
+    caption = f"{loader.name}: mean of {format.count(number, noun='sample')}, by library and transform."
+    return draw("stages", "What a sample costs to make", caption, spec)

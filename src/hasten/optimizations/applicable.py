@@ -1,4 +1,4 @@
-"""What the optimizations of the input pipeline ask of a script: whether its training waits for batches, and for what."""
+"""What kinds of optimizations ask of a script: whether its training waits for batches, whether its precision may change."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def training_loader(situation: Situation) -> LoaderFacts | str:
         return NO_LOADER
     waits = situation.headroom >= WAITS * situation.case.step
     return train if waits or situation.finding(*SLOW_WORK, *QUEUEING) is not None else NOT_WAITING
+
+
+def why_keep_precision(situation: Situation) -> str | None:
+    """Why the script's precision is not to be changed; None: it may be."""
+    facts = situation.case.facts
+    if facts.autocast:
+        return "the script uses autocast itself"
+    if not any("float32" in model.dtypes for model in facts.models):
+        return "no model in float32 was seen"
+    if any("float64" in model.dtypes for model in facts.models):
+        return "the script computes in float64, perhaps because it must"
+    return None
