@@ -118,7 +118,7 @@ def epochs_of(command: list[str]) -> list[Epoch]:
         trouble = errors.read()
     if code or not found:
         raise RuntimeError(f"{' '.join(command)}: exit code {code}\n{trouble[-2000:]}")
-    if "is not on" in trouble:
+    if "is not applied" in trouble:
         raise RuntimeError(trouble[-2000:])
     return found
 

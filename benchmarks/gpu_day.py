@@ -39,6 +39,8 @@ NEEDED = (
     "jinja2",
     "vl_convert",
     "simplejpeg",
+    "blake3",
+    "cykooz_resizer",
     "threadpoolctl",
     "pytest",
 )

@@ -30,12 +30,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hasten.agent import child, course
+from hasten.agent import child, segments
 from hasten.agent.following import follow
-from hasten.optimizations.catalog import specs_of
 from hasten.protocol import Following, LaunchSpec
 from hasten.stats import ratio_interval
-from hasten.tuning.running import SURVIVAL
 
 Stretches = dict[str, list[list[float]]]  # wall and CPU seconds of a step, by condition
 Around = Callable[[], contextlib.AbstractContextManager[object]]
@@ -99,7 +97,7 @@ def hooks(loop: Loop, *, full: bool) -> Iterator[None]:
 def following(loop: Loop) -> Iterator[None]:
     """What `hasten run` puts on when the plan is empty, for one stretch."""
     plan = Following(script="", settings={})
-    patches = follow(LaunchSpec(mode="follow", fixes=specs_of(SURVIVAL), following=plan))
+    patches = follow(LaunchSpec(mode="follow", following=plan))
     try:
         loop.stretch(SETTLE)
         yield
@@ -109,7 +107,7 @@ def following(loop: Loop) -> Iterator[None]:
 
 def ours(loop: Loop, *, rounds: int, steps: int) -> Stretches:
     """The stretches of each condition, a round each."""
-    course.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
+    segments.WARM_SECONDS = 0.02  # of a session: a stretch is shorter than a user's warm-up
     conditions: dict[str, Around] = {
         "record": lambda: hooks(loop, full=False),
         "marked": lambda: hooks(loop, full=True),

@@ -50,7 +50,6 @@ COMMANDS = {
     "--version": ["--version"],
     "--help": ["--help"],
     "check": ["check", "--json"],
-    "explain": ["explain", "slow_decode"],
     "report": ["report", "nothing"],  # an error, which must come as soon
 }
 

@@ -106,6 +106,12 @@ def _origin(path: str, node: ast.ImportFrom, package: str) -> str:
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
+def self_imports(sources: Sources, package: str = "hasten") -> list[str]:
+    """The files that import themselves."""
+    known = module_names(sources, package)
+    return [path for path, text in sources.items() if path in _imported(path, text, known, package)]
+
+
 def relative_imports(sources: Sources) -> list[str]:
     """The files with an import that starts with a dot."""
     nodes = ((path, node) for path, text in sources.items() for node in ast.walk(parsed(text)))

@@ -76,6 +76,8 @@ def ratio_interval(
 
 # Number of pairs at each look, and the quantile of Student's t. Of the total error of 5%, the first look gets 2%, the second
 # 1% and the others 0.5% each: most trials end early, and error spent late would widen the intervals of those.
+# A trial that time interrupts is looked at once more, between two looks. Simulated with a look after every pair from the third
+# on, 2.9% of trials without a difference are called faster.
 LOOKS = {3: 6.965, 4: 5.841, 6: 4.773, 8: 4.029, 12: 3.497, 16: 3.286}
 
 

@@ -24,7 +24,7 @@ def test_a_script_that_takes_much_longer_is_slower():
 
 def test_the_same_is_no_difference_and_one_run_a_side_is_told():
     found = compare([run(0.1)], [run(0.1)], max_slowdown=0.05)
-    assert found.verdict == "no difference" and ONE_RUN in found.notes
+    assert found.verdict == "no difference" and ONE_RUN.format(side="each") in found.notes
 
 
 def test_what_lies_within_the_noise_is_inconclusive():
@@ -47,3 +47,9 @@ def test_an_epochs_first_step_is_not_compared():
 def test_another_machine_is_told():
     found = compare([run(0.1)], [run(0.1, on=machine(cpu="Another CPU"))], max_slowdown=0.05)
     assert any("different CPU: A CPU before, now Another CPU" in note for note in found.notes)
+
+
+def test_of_several_runs_on_one_side_all_count():
+    found = compare([run(0.1)], [run(s) for s in (0.1, 0.2, 0.21, 0.19)], max_slowdown=0.05)
+    assert found.verdict != "no difference" and len(found.new_seconds) == 4
+    assert found.notes == (ONE_RUN.format(side="the old"),)

@@ -17,6 +17,7 @@ from package_structure import (
     packages_needed,
     read,
     relative_imports,
+    self_imports,
     single_importers,
     unresolved_names,
     uses_of,
@@ -85,6 +86,7 @@ def test_no_import_is_circular(sources):
 
 def test_no_import_is_relative(sources):
     assert relative_imports(sources) == []
+    assert self_imports(sources) == []
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,10 @@ def test_a_circular_import_is_seen(tmp_path):
 
 def test_a_relative_import_is_seen(tmp_path):
     assert relative_imports(planted(tmp_path, {"cli/a.py": "from . import b\n"})) == ["cli/a.py"]
+
+
+def test_a_file_that_imports_itself_is_seen(tmp_path):
+    assert self_imports(planted(tmp_path, {"cli/b.py": "from hasten.cli import b\n"})) == ["cli/b.py"]
 
 
 # ------------------------------------------------------------------------------------------------------------ files

@@ -248,7 +248,7 @@ def test_validation_is_told_by_a_loader_whose_batches_are_not_learned_from(tape)
     # iter 0.125, three times (0.25 + 1 + 0.25), the exhausted next 0.03125: the lines between count too.
     assert step.phases["validation"] == 0.125 + 3 * 1.5 + 0.03125
     assert {k: v for k, v in step.phases.items() if k != "validation"} == PLAIN_STEP
-    assert (step.num_validations, step.num_validation_batches) == (1, 3)
+    assert step.num_validations == 1
     assert (step.num_batches, step.num_samples) == (1, 16)
     assert total(step) == step.seconds
 
@@ -266,7 +266,7 @@ def test_a_loader_that_is_exhausted_between_train_and_validation_confuses_neithe
     tape.iter(loader=0)
     tape.train()
     assert loader_roles(tape.spans) == {0: "train", 1: "validation"}
-    assert sum(s.num_validation_batches for s in tape.fold()) == 3 * batches
+    assert sum(s.num_validations for s in tape.fold()) == 3
 
 
 def test_a_step_without_its_validation_is_a_regular_step(tape):
@@ -308,7 +308,7 @@ def test_evaluation_forwards_without_a_loader_are_validation():
     tape.train(fetch=False)
     *before, step = tape.fold()
     assert [s.num_validations for s in before] == [0, 0]
-    assert (step.phases["validation"], step.num_validation_batches) == (2.5, 2)
+    assert step.phases["validation"] == 2.5
 
 
 def test_evaluating_once_the_loader_is_exhausted_is_validation(tape):

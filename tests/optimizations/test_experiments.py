@@ -211,6 +211,8 @@ def test_a_model_with_volumes_beside_images_can_be_laid_out_otherwise():
     switch = training.switch("channels_first")
     switch.on()
     training.step()
+    assert training.model.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert training.session.not_applied == {}
     switch.off()
 
 

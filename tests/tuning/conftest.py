@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.launch.side import Frequencies, SideError, SideResult
+from hasten.launch.side import Frequencies, NotAppliedError, SideError, SideResult
 
 
 class FakeBench:
@@ -18,12 +18,15 @@ class FakeBench:
         self.draw = random.Random(seed)
         self.launches = []
         self.folder = Path("sides")
+        self.takes_turns = True
 
     def run(self, *, spec, environment):
         settings = {fix.name: fix.value for fix in spec.fixes}
         self.launches.append(settings)
         if self.failing & set(settings):
             raise SideError("the script failed (exit code 1): RuntimeError: no")
+        for name in self.refused.keys() & settings.keys():
+            raise NotAppliedError(f"{name} is not applied: {self.refused[name]}")
         seconds = 0.1 * (1 + self.drift) ** len(self.launches)
         for name in settings:
             seconds /= self.gains.get(name, 1.0)
@@ -34,7 +37,6 @@ class FakeBench:
             samples_per_step=32.0,
             startup_seconds=2.0 + self._compiling(settings),
             peak_bytes=1e9,
-            not_applied={name: why for name, why in self.refused.items() if name in settings},
         )
 
     def _compiling(self, settings):

@@ -61,7 +61,7 @@ def later_zeros(handle, _value):
     change_loaders(handle, lambda given: given.update(dataset=Fading(given["dataset"])))
 
 
-def nothing(_site, _fix, _value):
+def nothing(_handle, _value):
     """A fix that changes nothing that is learnt."""
 
 

@@ -20,6 +20,7 @@ from hasten.tuning.metric import (
     screening_runs,
     soonest,
 )
+from hasten.tuning.prove import _both
 
 PATTERN = re.compile(r"accuracy ([0-9.]+)")
 
@@ -111,6 +112,7 @@ def test_a_course_that_ends_in_no_number_passes_nothing():
     runs = WholeRuns(Metric(PATTERN))
     runs.baseline = [WholeRun(value=v, num_values=10, reached=None, seconds=1.0) for v in baseline]
     runs.plan = [WholeRun(value=v, num_values=9, reached=None, seconds=1.0) for v in baseline]
+    assert _both("metric", [(float("nan"), 0.7), (0.7, 0.7)], {}).baseline == (0.7,), "no pair without a number"
     (check,) = runs.checks()
     assert check.state == "unknown" and "printed 9 times with the plan, 10 times without" in check.text
 

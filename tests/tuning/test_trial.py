@@ -2,13 +2,16 @@
 
 import pytest
 
-from hasten.launch.side import Frequencies, SideError
+from hasten.launch.side import Frequencies, SideError, SideResult
 from hasten.protocol import LaunchSpec
+from hasten.records import Trial, from_json, to_json
 from hasten.stats import Estimate
+from hasten.tuning import trial as trials
 from hasten.tuning.trial import Sides, compare, decide, may_continue, try_fix
 from hasten.tuning.trial_config import TrialConfig
 
 CONFIG = TrialConfig()
+OTHERS = {"num_steps": 30, "startup_seconds": 2.0, "peak_bytes": 1e9}
 
 
 def trial_of(bench, frequencies, fix="bf16", **settings):
@@ -70,6 +73,8 @@ def test_a_gain_of_three_per_cent_is_found_where_the_machine_is_quiet(bench, fre
 def test_a_fix_that_makes_things_worse_is_dropped_early(bench, frequencies):
     trial = trial_of(bench({"bf16": 0.6}), frequencies)
     assert trial.verdict != "faster" and len(trial.baseline_seconds) == 2, "nobody waits for the first look"
+    assert trial.note == "given up: 0.60x in 2 pairs" and not may_continue(trial)
+    assert from_json(Trial, to_json(trial)) == trial, "a saved search can be read again"
 
 
 def test_a_script_that_fails_under_a_fix_fails_the_trial_and_nothing_else(bench, frequencies):
@@ -150,3 +155,27 @@ def test_a_trial_whose_time_was_over_continues_as_if_it_had_not_been(bench, freq
 def test_a_trial_that_was_given_up_does_not_continue(bench, frequencies):
     given_up = trial_of(bench({"bf16": 1.03}, noise=0.1, seed=1), frequencies)
     assert given_up.verdict in ("inconclusive", "no difference") and not may_continue(given_up)
+
+
+def test_a_larger_batch_gains_by_its_samples_and_not_by_rarer_epochs():
+    """A step of 4 times the samples that takes 4 times as long gains nothing; an epoch's start comes as often as before."""
+    sides = Sides(
+        baseline=[SideResult(parts={"regular": 0.1, "epoch_start": 2.0}, samples_per_step=16.0, **OTHERS)] * 3,
+        candidate=[SideResult(parts={"regular": 0.4, "epoch_start": 2.0}, samples_per_step=64.0, **OTHERS)] * 3,
+    )
+    before, after = sides.seconds(Frequencies(by_phase={"epoch_start": 1 / 10}))
+    assert after == pytest.approx(before)
+
+
+def test_a_script_that_cannot_be_there_twice_is_launched_twice_only_once(bench, frequencies, monkeypatch):
+    def refuse(launches):
+        tried.append(launches)
+        raise SideError("the port is taken")
+
+    tried = []
+    monkeypatch.setattr(trials, "run_in_turns", refuse)
+    fake = bench({"bf16": 1.5})
+    for _ in range(2):
+        found = try_fix(fake, {}, {"bf16": True}, frequencies=frequencies, config=TrialConfig(turns=True))
+        assert found.verdict == "faster"
+    assert len(tried) == 1

@@ -39,7 +39,6 @@ def add_report(subparsers: Subparsers) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from hasten.cli.results import find_saved
     from hasten.measurement.diagnose import diagnose
     from hasten.reports.export import csv_of, trace_of
     from hasten.reports.text import print_diagnosis
@@ -116,7 +115,6 @@ def add_compare(subparsers: Subparsers) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from hasten.cli.results import find_saved
     from hasten.diagnosis.compare import compare
     from hasten.reports.text import print_comparison
 

@@ -1,7 +1,7 @@
 """Compare runs of a script from before with runs from now: has it become slower?
 
-With several runs on each side, the mean step time of each run is one value, so the interval includes the variation from run
-to run. With one run on a side, the values are means of its segments, and run-to-run variation is unknown.
+The mean step time of each run is one value, so the interval includes the variation from run to run. Of a single run on a
+side the values are means of its segments, and its run-to-run variation is unknown.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hasten.stats import ratio_interval
 
 SEGMENTS = 8  # of a single run
 FEWEST = 2 * SEGMENTS  # fewest regular steps of a single run that are used without the others
-ONE_RUN = "only one run on each side, so run-to-run variation is unknown; pass several, separated by commas"
+ONE_RUN = "only one run on {side} side, so run-to-run variation is unknown; pass several, separated by commas"
 
 
 def compare(old: Sequence[Run], new: Sequence[Run], *, max_slowdown: float) -> Comparison:
     """Compare new with old step times. The verdict is "slower" if the whole interval is beyond `max_slowdown`."""
-    single = min(len(old), len(new)) < 2
-    sides = [_segments(runs[0]) if single else [_step_seconds(run) for run in runs] for runs in (old, new)]
-    before, now = sides
+    before, now = (
+        [_step_seconds(run) for run in runs] if len(runs) > 1 else _segments(runs[0]) for runs in (old, new)
+    )
     ratio = Interval(*ratio_interval(now, before))
     allowed = 1 + max_slowdown
     verdict: Verdict = "inconclusive"
@@ -29,7 +29,8 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, max_slowdown: float) -> C
         verdict = "slower"
     elif ratio.high <= allowed:
         verdict = "faster" if ratio.high < 1.0 else "no difference"
-    notes = [ONE_RUN] if single else []
+    single = [name for name, runs in (("old", old), ("new", new)) if len(runs) < 2]
+    notes = [ONE_RUN.format(side="each" if len(single) > 1 else f"the {single[0]}")] if single else []
     notes += _differences(old[0], new[0])
     return Comparison(
         ratio=ratio,

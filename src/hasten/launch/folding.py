@@ -38,7 +38,6 @@ class FoldedStep:
     num_batches: int = 0
     num_samples: int | None = None
     num_validations: int = 0
-    num_validation_batches: int = 0
     num_checkpoints: int = 0
     starts_epoch: bool = False  # of a loader with workers that feeds training
 
@@ -213,7 +212,6 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, Role]) -> None:
             step.num_samples = span.detail.num_samples
     elif span.kind == "validation" and isinstance(span.detail, int):
         step.num_validations += 1
-        step.num_validation_batches += span.detail
     elif span.kind == "checkpoint":
         step.num_checkpoints += 1
 

@@ -32,6 +32,10 @@ class SideError(Exception):
     """The script did not train under these settings; the message says how it failed."""
 
 
+class NotAppliedError(SideError):
+    """A setting could not be applied; the message says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SideResult:
     """The result of one launch."""
@@ -42,7 +46,6 @@ class SideResult:
     samples_per_step: float | None
     startup_seconds: float  # from the start of the process to the end of its warm-up
     peak_bytes: float
-    not_applied: Mapping[str, str] = field(default_factory=dict)  # of each fix that could not be, why
     quality: RawQuality = field(default_factory=RawQuality)
     output: str = ""
 
@@ -63,9 +66,12 @@ class Frequencies:
         }
         return Frequencies(by_phase={phase: 1 / period for phase, period in periods.items() if period})
 
-    def step_seconds(self, seen: SideResult, *, phases: Sequence[str]) -> float:
-        """Seconds a step, the rare phases among `phases` with their share."""
-        return seen.parts[REGULAR] + sum(self.by_phase.get(p, 0.0) * seen.parts.get(p, 0.0) for p in phases)
+    def step_seconds(self, seen: SideResult, *, phases: Sequence[str], growth: float = 1.0) -> float:
+        """Seconds a step, the rare phases among `phases` with their share.
+
+        `growth`: how many steps' work one of its steps does; rare phases come as often as before by the work.
+        """
+        return seen.parts[REGULAR] / growth + sum(self.by_phase.get(p, 0.0) * seen.parts.get(p, 0.0) for p in phases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +94,7 @@ class Bench:
         self.command = command
         self.workspace = workspace
         self.patience = patience
+        self.takes_turns = True  # until the script is seen not to run twice at once
 
     @property
     def folder(self) -> Path:
@@ -175,11 +182,11 @@ def _at_equal_times(sides: Sequence[SideResult]) -> list[SideResult]:
 
 
 def _seen(launch: Launch) -> SideResult:
-    """The result of a launch that has ended."""
+    """The result of a launch that has ended. Raises SideError; NotAppliedError if a setting was not applied."""
     outcome = launch.outcome
-    not_applied: dict[str, str] = {}
     for path in files_of(FixesReport, launch.folder):
-        not_applied |= read(FixesReport, path).not_applied
+        for name, why in read(FixesReport, path).not_applied.items():
+            raise NotAppliedError(f"{name} is not applied: {why}")
     if outcome.exit_code not in (0, None):
         raise SideError(f"the script failed (exit code {outcome.exit_code}): {outcome.last_line}")
     trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
@@ -201,7 +208,6 @@ def _seen(launch: Launch) -> SideResult:
         samples_per_step=statistics.fmean(samples) if samples else None,
         startup_seconds=began - outcome.started,
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
-        not_applied=not_applied,
         quality=raw.quality or RawQuality(),
         output=outcome.output,
     )

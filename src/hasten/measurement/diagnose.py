@@ -11,7 +11,6 @@ from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down, cache_need, find_ceiling, what_ifs
 from hasten.diagnosis.case import WORTH, Case
 from hasten.diagnosis.situation import Situation
-from hasten.measurement import diagnose as confirmed
 from hasten.optimizations.catalog import EXPERIMENTS, PROBLEMS
 from hasten.optimizations.optimization import Problem
 from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
@@ -41,7 +40,7 @@ def diagnose(run: Run) -> Diagnosis:
     breakdown = break_down(run)
     ceiling = find_ceiling(run, breakdown)
     case = Case(run, breakdown, ceiling)
-    tried = confirmed.findings(case)
+    tried = _confirmed_findings(case)
     proposed = [
         *input_rules.findings(case),
         *tried,
@@ -159,7 +158,7 @@ def title_of(cause: str) -> str:
     return title if title[:2].isupper() or title.startswith("OpenMP") else title[0].lower() + title[1:]
 
 
-def findings(case: Case) -> list[Finding]:
+def _confirmed_findings(case: Case) -> list[Finding]:
     """All of them: for each kind, that of the experiment that saved most."""
     best: dict[str, Finding] = {}
     for problem in PROBLEMS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,7 +91,7 @@ def measure(
             run = _Measuring(command, argv, around, options, on_progress, module=module).run(folder.name)
         (folder / "run.json").write_bytes(to_json(run))
     except BaseException:
-        folder.rmdir()  # no folder for a run that has no record
+        shutil.rmtree(folder, ignore_errors=True)  # no folder for a run that has no record
         raise
     return run, folder
 

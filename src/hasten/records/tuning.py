@@ -31,6 +31,7 @@ class Trial(Record, frozen=True):
     startup_seconds: float | None = None  # how much later the candidate reaches steady steps
     memory_bytes: float | None = None  # how much more memory the candidate needs at its peak
     seconds: float = 0.0  # duration of the trial
+    at: float = 0.0  # when it ended, in seconds since the search began
     note: str = ""
 
     @property

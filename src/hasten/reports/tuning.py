@@ -33,7 +33,7 @@ def print_tuning(
     sheet.gap()
     _add_rates(sheet, tuning)
     _add_trials(sheet, tuning, ci="95% CI" not in result)
-    _add_heats(sheet, tuning)
+    _add_screening_runs(sheet, tuning)
     _add_proof(sheet, tuning)
     _add_suggestions(sheet, tuning)
     if (trial := suggested(tuning)) is not None:
@@ -87,7 +87,8 @@ def why_empty(tuning: Tuning) -> str:
     if tuning.proof is not None and tuning.proof.verdict == "broken":
         return "; ".join(f"{name} was dropped: {why}" for name, why in taken_out(tuning.proof).items())
     if tuning.proof is not None:
-        return "together the fixes were not faster"
+        failed = next((check.text for check in tuning.proof.checks if check.state == "failed"), None)
+        return failed or "together the fixes were not faster"
     tried = f"none of {format.count(len(tuning.trials), noun='trial')} was faster" if tuning.trials else ""
     late = ", ".join(one.fix for one in left_untried(tuning))
     if late:
@@ -161,9 +162,9 @@ def outcome(trial: Trial, tuning: Tuning) -> str:
         return "suggested"
     if trial.verdict == "faster":
         return "kept" if any(name in tuning.settings for name in trial.added) else "faster, not kept"
-    if trial.verdict == "no difference" and trial.speedup is not None and not _is_narrow(trial.speedup):
-        return "inconclusive"
-    return "inconclusive" if trial.verdict == "inconclusive" else trial.verdict
+    speedup = trial.speedup
+    is_open = speedup is not None and speedup.low <= 1.0 <= speedup.high and not _is_narrow(speedup)
+    return "inconclusive" if trial.verdict == "no difference" and is_open else trial.verdict
 
 
 def _is_narrow(speedup: Interval) -> bool:
@@ -184,6 +185,7 @@ def left_untried(tuning: Tuning) -> list[Skipped]:
 def untried(tuning: Tuning) -> list[Skipped]:
     """Fixes without a trial at any time of the tuning run."""
     tried = {name for trial in tuning.trials for name in trial.added} | {*tuning.settings}
+    tried |= {name for screened in tuning.screening_runs for name in screened.settings}
     return [one for one in tuning.skipped if one.fix not in tried]
 
 
@@ -196,7 +198,7 @@ def trial_line(trial: Trial, tuning: Tuning, *, ci: bool = False) -> str:
     )
 
 
-def _add_heats(sheet: Sheet, tuning: Tuning) -> None:
+def _add_screening_runs(sheet: Sheet, tuning: Tuning) -> None:
     """Add the training recipes: when each reached the target, and its final metric."""
     for number, screened in enumerate(tuning.screening_runs):
         shown = format.settings(screened.settings, none="baseline recipe")

@@ -125,8 +125,9 @@ class Journal:
 
     def add(self, settings: Settings, trial: Trial) -> None:
         """A trial has ended, and these settings are left; one that was continued takes the place of what it was."""
+        trial = msgspec.structs.replace(trial, at=self.spent())
         trials = list(self.tuning.trials)
-        number = next((n for n, earlier in enumerate(trials) if _is_continued(earlier, trial)), len(trials))
+        number = next((n for n, earlier in enumerate(trials) if is_same(earlier, trial)), len(trials))
         trials[number : number + 1] = [trial]
         self.keep(settings=settings, trials=tuple(trials))
         self.on_result(f"trial {number + 1}: {trial_line(trial, self.tuning)}")
@@ -164,6 +165,6 @@ class Journal:
             self.folder.rmdir()  # refused where it is not empty
 
 
-def _is_continued(earlier: Trial, trial: Trial) -> bool:
-    same = earlier.settings == trial.settings and earlier.added == trial.added
-    return same and earlier.verdict == "inconclusive"
+def is_same(one: Trial, other: Trial) -> bool:
+    """Whether two trials ask the same: of one that is continued, or made again, the later result counts."""
+    return one.settings == other.settings and one.added == other.added

@@ -260,6 +260,9 @@ def screening_runs(
         except SideError as error:
             yield ScreeningRun(settings=recipe, note=str(error))
         else:
+            if not math.isfinite(run.value):
+                yield ScreeningRun(settings=recipe, note="the metric is not a number at its end")
+                continue
             yield ScreeningRun(settings=recipe, metric=run.value, reached=run.reached)
 
 

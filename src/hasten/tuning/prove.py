@@ -152,6 +152,7 @@ def _measured(
 
 
 def _both(what: str, pairs: Sequence[Pair], reference_settings: Settings) -> BothSides:
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
     differences = [now - before for before, now in pairs]
     return BothSides(
         what=what,

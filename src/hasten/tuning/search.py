@@ -116,7 +116,7 @@ def search(
             on_end(situation, waiting)
             return
         chosen = _bundle(waiting) if at_once else []
-        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
+        if not chosen or time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
             chosen = waiting[:1]  # one by one, each gain is known for itself
         at_once = False
         added = {c.fix.name: c.proposal.value for c in chosen}

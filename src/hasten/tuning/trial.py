@@ -14,11 +14,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
-from hasten.launch.side import Bench, Frequencies, SideError, SideResult, run_in_turns
+from hasten import format
+from hasten.launch.side import Bench, Frequencies, NotAppliedError, SideError, SideResult, run_in_turns
 from hasten.optimizations.catalog import CATALOG, variables_of
 from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
@@ -32,10 +33,6 @@ FUTILE = 0.8  # of the gain that the last look would call clear: with less in si
 
 
 Chosen = tuple[Bench, Settings]
-
-
-class NotAppliedError(SideError):
-    """A setting could not be applied; the message says why."""
 
 
 @dataclass
@@ -61,7 +58,7 @@ class Sides:
         phases = [p for p in frequencies.by_phase if launches and all(p in seen.parts for seen in launches)]
         return (
             [frequencies.step_seconds(seen, phases=phases) for seen in self.baseline],
-            [frequencies.step_seconds(seen, phases=phases) / self._growth(seen) for seen in self.candidate],
+            [frequencies.step_seconds(seen, phases=phases, growth=self._growth(seen)) for seen in self.candidate],
         )
 
     def _growth(self, seen: SideResult) -> float:
@@ -75,16 +72,7 @@ class Sides:
 
 def side(bench: Bench, settings: Settings, config: TrialConfig) -> SideResult:
     """One launch with these settings. Raises SideError; NotAppliedError if one of them was not applied."""
-    return _all_on(
-        bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
-    )
-
-
-def _all_on(seen: SideResult) -> SideResult:
-    """The result itself. Raises NotAppliedError if a setting was not applied."""
-    for name, why in seen.not_applied.items():
-        raise NotAppliedError(f"{name} is not applied: {why}")
-    return seen
+    return bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
 
 
 def try_fix(
@@ -137,10 +125,10 @@ def compare(
             try:
                 sides.add_pair((bench, settings), (bench, candidate), config)
             except SideError as error:
-                if not config.turns or isinstance(error, NotAppliedError):
+                if not config.turns or not bench.takes_turns or isinstance(error, NotAppliedError):
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
-                config = replace(config, turns=False)
+                bench.takes_turns = False
                 sides.add_pair((bench, settings), (bench, candidate), config)
             estimate = paired_speedup(*sides.seconds(frequencies))
             on_pair(number, estimate)
@@ -162,38 +150,44 @@ def may_continue(trial: Trial) -> bool:
     num_pairs = len(trial.baseline_seconds)
     if trial.verdict != "inconclusive" or trial.speedup is None or num_pairs >= max(LOOKS):
         return False
-    looked = max((number for number in LOOKS if number <= num_pairs), default=0)
-    return decide(Estimate(trial.speedup.value, trial.speedup.low, trial.speedup.high), looked) is None
+    estimate = Estimate(trial.speedup.value, trial.speedup.low, trial.speedup.high)
+    return decide(estimate, _last_look(num_pairs), num_pairs=num_pairs) is None
 
 
 def side_by_side(launches: Sequence[Chosen], config: TrialConfig) -> list[SideResult]:
     """Two launches in turns, or one after the other where the config says so. Raises SideError."""
-    if not config.turns:
+    if not config.turns or not all(bench.takes_turns for bench, _ in launches):
         return [side(bench, settings, config) for bench, settings in launches]
-    results = run_in_turns(
-        [(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches]
-    )
-    return [_all_on(seen) for seen in results]
+    return run_in_turns([(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches])
 
 
-def decide(estimate: Estimate, num_pairs: int, *, gives_up: bool = True) -> Verdict | None:
-    """What a look says; None: look again after more pairs."""
-    if num_pairs not in LOOKS:
+def decide(estimate: Estimate, look: int, *, gives_up: bool = True, num_pairs: int | None = None) -> Verdict | None:
+    """What a look says; None: look again after more pairs.
+
+    `num_pairs`: that there were, if time was over between two looks.
+    """
+    if look not in LOOKS:
         return None
+    num_pairs = num_pairs or look
     if estimate.low > 1.0:
         return "faster" if estimate.value >= WORTH else "no difference"
     if estimate.high < 1.0:
         return "slower"
     if gives_up and estimate.value < WORTH:
         return "no difference"
-    last = num_pairs >= max(LOOKS)
+    last = look >= max(LOOKS)
     hopeless = num_pairs >= FUTILE_FROM and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
     return "inconclusive" if last or (gives_up and hopeless) else None
 
 
+def _last_look(num_pairs: int) -> int:
+    """The last look that so many pairs came to."""
+    return max(number for number in LOOKS if number <= num_pairs)
+
+
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
     """The least gain that the last look would call clear, if the spread of pairs stays the same."""
-    spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[num_pairs]
+    spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[_last_look(num_pairs)]
     last = max(LOOKS)
     return math.exp(LOOKS[last] * spread / math.sqrt(last))
 
@@ -201,15 +195,20 @@ def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
 def _result(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
     baseline, candidate = sides.seconds(frequencies)
     estimate = paired_speedup(baseline, candidate)
-    looked = max((number for number in LOOKS if number <= len(baseline)), default=0)
-    return msgspec.structs.replace(
+    seen = msgspec.structs.replace(
         trial,
-        verdict=decide(estimate, looked, gives_up=gives_up) or "inconclusive",
-        speedup=Interval(*estimate),
+        verdict="inconclusive",
         baseline_seconds=tuple(baseline),
         candidate_seconds=tuple(candidate),
         memory_bytes=_difference(sides, lambda seen: seen.peak_bytes),
     )
+    if len(baseline) < min(LOOKS):  # too few for an interval
+        note = f"given up: {format.ratio(estimate.value)} in {format.count(len(baseline), noun='pair')}"
+        return msgspec.structs.replace(seen, note=note)
+    verdict = (
+        decide(estimate, _last_look(len(baseline)), gives_up=gives_up, num_pairs=len(baseline)) or "inconclusive"
+    )
+    return msgspec.structs.replace(seen, verdict=verdict, speedup=Interval(*estimate))
 
 
 def _later_start(sides: Sides, *, first: bool) -> float:

@@ -76,12 +76,14 @@ def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
     """The last search of this command that did not finish. Raises ResumeError."""
     saved = sorted((root / "tunings").glob("*/tuning.json"))
     for path in reversed(saved):
-        with contextlib.suppress(RecordError):
+        try:
             tuning = from_json(Tuning, path.read_bytes(), source=str(path))
-            if tuning.command == tuple(command) and tuning.id == path.parent.name:
-                if tuning.state == "done":
-                    raise ResumeError("the last search of this command finished; leave --resume out to start another")
-                return tuning
+        except RecordError as error:  # it may be the one that was meant
+            raise ResumeError(f"{error}; or leave --resume out to start another search") from None
+        if tuning.command == tuple(command) and tuning.id == path.parent.name:
+            if tuning.state == "done":
+                raise ResumeError("the last search of this command finished; leave --resume out to start another")
+            return tuning
     raise ResumeError("there is no search of this command to resume; leave --resume out")
 
 
@@ -118,7 +120,11 @@ class _Tuning:
             self.bench = Bench(self.command, self.workspace, patience=self.budget.patience)
             first, run_id = self._first(before)
             journal.reserve = self._reserve(first)
-            journal.begin(before or self._begun(journal.folder.name, first, run_id))
+            begun = self._begun(journal.folder.name, first, run_id)
+            if before is not None and before.runs:  # its baseline may have been measured again
+                again = {"runs": (run_id, *before.runs[1:]), "step_seconds": begun.step_seconds, "cache": begun.cache}
+                begun = msgspec.structs.replace(before, **again)
+            journal.begin(begun)
             try:
                 self._search(first)
                 self._screen(first)
@@ -191,7 +197,9 @@ class _Tuning:
 
     def _search(self, first: Situation) -> None:
         tuning = self.journal.tuning
-        tried = frozenset(item for trial in tuning.trials if not trial.together for item in trial.added.items())
+        # Of a resumed search: what time interrupted is tried again.
+        ended = [trial for trial in tuning.trials if not trial.together and not may_continue(trial)]
+        tried = frozenset(item for trial in ended for item in trial.added.items())
         start = first
         if tuning.settings:
             again = self._diagnosed_again(first, tuning.settings)
@@ -259,6 +267,9 @@ class _Tuning:
 
     def _try(self, first: Situation, settings: Settings, added: Settings, promised: float, share: float) -> Trial:
         until = self.journal.spent() + share * self.journal.left_for_search()
+        earlier = next((t for t in self.journal.tuning.trials if t.settings == settings and t.added == added), None)
+        if earlier is not None and earlier.verdict in ("faster", "slower", "no difference"):
+            return earlier  # of the search that this one resumes
         self.journal.report(f"trying {format.added(added)}")
         this = (tuple(settings.items()), tuple(added.items()))
         sides = self.unclear.pop(this, Sides())

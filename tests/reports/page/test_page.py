@@ -195,3 +195,7 @@ def test_a_page_of_very_many_steps_is_small_and_soon_written():
 def test_a_notebook_gets_the_essentials(shown):
     html = essentials(shown)
     assert "<svg" in html and shown.diagnosis.verdict in html and ":root" not in html
+
+
+def test_each_training_recipe_that_was_run_is_on_the_page(shown, html):
+    assert shown.tuning.screening_runs and "Training recipes, one full run each" in html

@@ -113,10 +113,15 @@ def essentials(data: PageInput) -> str:
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, FunctionLoader
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     return Environment(
-        loader=FunctionLoader(_asset), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
     )
 
 
