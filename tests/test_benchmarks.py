@@ -32,7 +32,11 @@ def test_what_a_gpu_machine_may_lack_is_downloaded_and_asked_for():
     """`make gpu-wheels` and `make gpu-day` know every package that hasten needs, but torch and its own."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     listed = text.partition("\ndependencies = [")[2].partition("\n]")[0]
-    needed = {re.split(r"[<>=;\[ ]", name)[0] for name in re.findall(r'"([^"]+)"', listed)} - {"torch", "numpy", "tomli"}
+    needed = {re.split(r"[<>=;\[ ]", name)[0] for name in re.findall(r'"([^"]+)"', listed)} - {
+        "torch",
+        "numpy",
+        "tomli",
+    }
     wheels = (ROOT / "Makefile").read_text(encoding="utf-8").partition("--dest .wheels")[2].partition("\n")[0]
     asked = (ROOT / "benchmarks" / "gpu_day.py").read_text(encoding="utf-8")
     modules = {"pillow": "PIL", "vl-convert-python": "vl_convert", "nvidia-ml-py": "pynvml", "typing-extensions": ""}

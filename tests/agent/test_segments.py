@@ -1,4 +1,5 @@
-"""What a measured process does with its steps, on a history written by hand. A stretch ends when the device has done what was asked of it in it."""
+"""What a measured process does with its steps, on a history written by hand. A segment ends when the
+device has done what was asked of it."""
 
 import pytest
 
@@ -10,6 +11,7 @@ from hasten.agent.segments import (
     SegmentScheduler,
     Switch,
     alternate,
+    first_steps,
     in_turns,
     measure,
     plain,
@@ -158,35 +160,44 @@ def test_each_switch_has_the_whole_time_to_itself():
         assert sum(s.min_seconds for s in mine) == pytest.approx(6.0)
 
 
-def walked(course, *, steps, seconds=0.1):
-    """The course after so many steps of so many seconds, a new segment at each end; ends of stretches."""
+def walked(scheduler, *, steps, seconds=0.1):
+    """The scheduler after so many steps of so many seconds, a new segment at each end; ends of segments."""
     ends, now = [], 0.0
     for _ in range(steps):
         now += seconds
-        if course.step(now):
-            now = course.segments[-1].ends[-1]
-            course.end(now)
-            segment = course.upcoming()
+        if scheduler.step(now):
+            now = scheduler.segments[-1].ends[-1]
+            scheduler.end(now)
+            segment = scheduler.upcoming()
             if segment is None:
                 return ends
-            course.begin(segment, now)
+            scheduler.begin(segment, now)
             ends.append(now)
     return ends
 
 
-def test_the_device_catches_up_at_both_ends_of_a_stretch_and_nowhere_else():
-    course, asked = SegmentScheduler(History()), []
+def test_the_device_catches_up_at_both_ends_of_a_segment_and_nowhere_else():
+    scheduler, asked = SegmentScheduler(History()), []
 
     def catch_up(now):
         asked.append(round(now, 6))
         return now + 0.05
 
-    course.catch_up = catch_up
-    course.follow(iter([Segment(name="one", full=False, min_seconds=0.5, settle=2, min_steps=1)]))
-    walked(course, steps=60)
-    segment = course.segments[-1]
+    scheduler.catch_up = catch_up
+    scheduler.follow(iter([Segment(name="one", full=False, min_seconds=0.5, settle=2, min_steps=1)]))
+    walked(scheduler, steps=60)
+    segment = scheduler.segments[-1]
     begin, *counted = segment.ends[segment.settle - 1 :]
     assert len(asked) == 3, "the warm-up's end, after the settling steps, at the segment's end"
     assert begin == pytest.approx(asked[1] + 0.05) and counted[-1] == pytest.approx(asked[2] + 0.05)
-    (mean,) = course.history.seconds["one"]
+    (mean,) = scheduler.history.seconds["one"]
     assert mean == pytest.approx((counted[-1] - begin) / len(counted))
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 16, 33, 120])
+def test_the_first_steps_are_as_many_as_asked_for_however_short(num_steps):
+    scheduler = SegmentScheduler(History())
+    scheduler.warms_up = False
+    scheduler.follow(first_steps(scheduler.history, num_steps=num_steps, seconds=10.0))
+    walked(scheduler, steps=500, seconds=0.001)
+    assert scheduler.num_steps == num_steps

@@ -44,6 +44,7 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
         return iter([Segment(name=MARKED if spec.full else PLAIN, full=spec.full, min_seconds=seconds)])
     if spec.mode == "first steps":
         assert spec.num_steps is not None
+        session.scheduler.warms_up = False
         return first_steps(history, num_steps=spec.num_steps, seconds=seconds)
     if spec.mode == "plain":
         return plain(history, seconds=seconds)

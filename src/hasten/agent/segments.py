@@ -118,9 +118,12 @@ def in_turns(history: History, *, seconds: float, wait: Callable[[], object]) ->
 
 
 def first_steps(history: History, *, num_steps: int, seconds: float) -> Program:
-    """So many steps and no more, or what `seconds` hold of them."""
-    while history.num_steps < num_steps and history.measuring < seconds:
-        yield Segment(name=PLAIN, min_seconds=0.2, min_steps=1)
+    """So many steps and no more, the first one included; or what `seconds` hold of them."""
+    chunk = max(1, num_steps // 8)  # between looks at the time
+    left = num_steps - 1
+    while left > 0 and history.measuring < seconds:
+        yield Segment(name=PLAIN, min_seconds=0.0, min_steps=min(chunk, left))
+        left = num_steps - 1 - history.num_steps
 
 
 @dataclass(kw_only=True)
@@ -187,6 +190,7 @@ class SegmentScheduler:
         self.segment: Segment | None = None
         self.cold: Callable[[], bool] = lambda: False  # the warm-up continues while it is, up to `longest_warm_up`
         self.longest_warm_up = LONGEST_WARM_UP
+        self.warms_up = True  # otherwise the first step alone is the warm-up
         self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a segment: wait for the device
         self._program: Program = iter(())
         self._begun = 0.0
@@ -229,6 +233,8 @@ class SegmentScheduler:
 
     def _is_warm(self, now: float) -> bool:
         assert self.first_step_at is not None
+        if not self.warms_up:
+            return True
         done, elapsed = self.num_steps + 1, now - self.first_step_at
         if self.cold() and elapsed < self.longest_warm_up:
             return False
