@@ -30,7 +30,7 @@ check: lint ## what a commit must pass: lint, generated files, and the guards of
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/pytest tests/guards
 
-generated: venv ## write every generated file: tables and pictures of docs/, known.json, the repository's address
+generated: venv ## write every generated file: tables and pictures of docs/, the repository's address
 	$(BIN)/python docs/generate.py
 
 docs: generated ## build the pages into site/; a broken link is an error

@@ -126,10 +126,10 @@ def about(wheel: Path) -> dict[str, str]:
 def expected_files(root: Path = ROOT) -> set[str]:
     """The package's files as a wheel names them, and what pyproject.toml puts beside them."""
     wheel = pyproject(root)["tool"]["hatch"]["build"]["targets"]["wheel"]
-    folders = {"src/hasten": "hasten", **wheel.get("force-include", {})}
-    return {
+    included = {"src/hasten": "hasten", **wheel.get("force-include", {})}
+    return {target for source, target in included.items() if (root / source).is_file()} | {
         f"{target}/{path.relative_to(root / source).as_posix()}"
-        for source, target in folders.items()
+        for source, target in included.items()
         for path in (root / source).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

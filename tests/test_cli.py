@@ -5,9 +5,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from command import HASTEN, QUICK, environment, left_in, only_run, run, running_in, said, train, write
+
+from hasten.optimizations.catalog import CATALOG
+from hasten.records import FindingKind
+
+FINDINGS = get_args(FindingKind)
 
 # ---------------------------------------------------------------------------- commands that cannot be started
 
@@ -190,3 +196,31 @@ def test_a_script_that_is_too_short_for_an_interval_can_still_be_reported(tmp_pa
     first = run("diagnose", "--seconds", "1", "--quick", script, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert run("report", cwd=tmp_path).returncode == 0
+
+
+# --------------------------------------------------------------------------------------------------- explain
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("slow_decode", ["How it is detected", "Image.open", "Fixes", "cache"]),
+        ("bf16", ["bfloat16", "fewer bits", "hasten.toml", "full_precision", "fp16"]),
+        (None, ["Findings", "slow_decode", "Fixes", "bf16"]),
+    ],
+)
+def test_a_finding_and_a_fix_are_explained(ask, name, says):
+    answer = ask("explain", *([name] if name else []))
+    assert answer.returncode == 0 and not [word for word in says if word not in answer.stdout]
+
+
+def test_every_finding_and_every_fix_is_explained(ask):
+    (listed,) = json.loads(ask("explain", "--json").stdout).values()
+    for name in (*FINDINGS, *CATALOG):
+        assert name in listed
+        assert name in json.loads(ask("explain", name, "--json").stdout)["explanation"]
+
+
+def test_a_name_that_means_nothing_is_one_line_and_exit_code_2(ask):
+    answer = ask("explain", "slowness")
+    assert answer.returncode == 2 and "no finding or fix is named 'slowness'" in said(answer)

@@ -36,7 +36,7 @@ def test_it_knows_the_version_and_the_files_that_need_to_be_in_a_wheel():
     assert release_check.requirement().startswith("hatchling")
     assert {
         "hasten/py.typed",
-        "hasten/reports/page/assets/known.json",
+        "hasten/docs/bottlenecks.md",
         "hasten/launch/autoload/hasten_autoload-1.dist-info/entry_points.txt",
     } <= release_check.expected_files()
 
@@ -44,11 +44,15 @@ def test_it_knows_the_version_and_the_files_that_need_to_be_in_a_wheel():
 def test_what_is_put_into_the_wheel_from_elsewhere_is_expected_as_well(tmp_path):
     (tmp_path / "src" / "hasten").mkdir(parents=True)
     (tmp_path / "scripts" / "__pycache__").mkdir(parents=True)
-    for name in ("src/hasten/__init__.py", "scripts/feed.py", "scripts/__pycache__/feed.pyc"):
+    for name in ("src/hasten/__init__.py", "page.md", "scripts/feed.py", "scripts/__pycache__/feed.pyc"):
         (tmp_path / name).touch()
-    text = '[tool.hatch.build.targets.wheel.force-include]\n"scripts" = "hasten/examples"\n'
+    text = '[tool.hatch.build.targets.wheel.force-include]\n"scripts" = "hasten/examples"\n"page.md" = "hasten/docs/page.md"\n'
     (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
-    assert release_check.expected_files(tmp_path) == {"hasten/__init__.py", "hasten/examples/feed.py"}
+    assert release_check.expected_files(tmp_path) == {
+        "hasten/__init__.py",
+        "hasten/docs/page.md",
+        "hasten/examples/feed.py",
+    }
 
 
 def test_the_metadata_are_the_wheels_own_though_the_package_holds_others(tmp_path):
@@ -60,12 +64,12 @@ def test_the_metadata_are_the_wheels_own_though_the_package_holds_others(tmp_pat
 
 
 def test_a_missing_and_a_foreign_file_are_seen():
-    expected = {"hasten/__init__.py", "hasten/py.typed", "hasten/a/known.json"}
+    expected = {"hasten/__init__.py", "hasten/py.typed", "hasten/a/page.css"}
     names = [*expected, "hasten-1.2.3.dist-info/METADATA"]
     assert release_check.wrong_files(names, expected) == []
     assert release_check.wrong_files([*names, "tests/runs.py"], expected) == ["the wheel has tests/runs.py"]
-    names.remove("hasten/a/known.json")
-    assert release_check.wrong_files(names, expected) == ["the wheel lacks hasten/a/known.json"]
+    names.remove("hasten/a/page.css")
+    assert release_check.wrong_files(names, expected) == ["the wheel lacks hasten/a/page.css"]
 
 
 def test_good_metadata_are_not_reported():

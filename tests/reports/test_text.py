@@ -1,12 +1,15 @@
 """What the terminal shows is right at every width, in every encoding, in a pipe and from hostile names."""
 
+import io
 import re
 
 import msgspec
 import pytest
 from paper import WIDTHS, Paper, assert_golden
+from rich.console import Console
 
 from hasten.records import CheckLine, Finding
+from hasten.reports.explanations import print_explanation
 from hasten.reports.text import print_check, print_diagnosis, print_speedtest
 
 CASES = ["data_bound", "healthy", "missing_phases", "one_step", "hostile"]
@@ -165,3 +168,12 @@ def test_a_check_of_nothing_prints_nothing():
     paper = Paper()
     print_check((), console=paper.console)
     assert paper.text.strip() == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_an_explanation_is_shown_in_every_code_page(encoding):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_explanation("**slow_read**\n\n- µs and — “quotes”", console=Console(file=file, width=60))
+    file.flush()
+    shown = file.buffer.getvalue().decode(encoding)
+    assert "slow_read" in shown and "quotes" in shown

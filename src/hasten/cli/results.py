@@ -1,4 +1,4 @@
-"""The commands that read saved results and run nothing: report and compare."""
+"""The commands that run nothing: report, compare and explain."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.cli.parts import add_subcommand, console, percent, print_json
-from hasten.errors import DirectoryError, RecordError
+from hasten.errors import CommandError, DirectoryError, RecordError
 from hasten.launch.results import FOLLOWED, RESULTS
 from hasten.records import PlannedRunRecord, Run, Settings, Tuning, from_json
 from hasten.tuning.plan import script_of
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
+    from hasten.optimizations.optimization import Optimization
 
 SLOWER = 1  # the exit code
+GUARANTEES = {  # as in docs/fixes.md
+    "identical": "the same batches and the same arithmetic",
+    "rounding": "the same mathematics, rounded otherwise",
+    "precision": "fewer bits",
+    "recipe": "other training dynamics",
+}
 
 
 # ----------------------------------------------------------------------------------------------------- report
@@ -126,6 +133,54 @@ def _compare(args: argparse.Namespace) -> int:
         print_comparison(found, console=console())
     return SLOWER if found.verdict == "slower" else 0
 
+
+# ---------------------------------------------------------------------------------------------------- explain
+
+
+def add_explain(subparsers: Subparsers) -> None:
+    """Add `hasten explain`."""
+    parser = add_subcommand(
+        subparsers, "explain", "Say what a finding or a fix means; without a name, list them.", _explain
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="FINDING|FIX", help="as in a report, for example slow_decode or bf16"
+    )
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from hasten.optimizations.catalog import CATALOG
+    from hasten.reports.explanations import print_explanation, sections
+
+    if args.name is None:
+        text = f"**Findings**: {', '.join(sections())}\n\n**Fixes**: {', '.join(CATALOG)}"
+    elif args.name in sections():
+        answers = [name for name, fix in CATALOG.items() if args.name in fix.answers]
+        fixes = f"\n\n**Fixes.** {', '.join(f'`{name}`' for name in answers)}" if answers else ""
+        text = f"**{args.name}**\n\n{sections()[args.name]}{fixes}"
+    elif args.name in CATALOG:
+        text = _fix(CATALOG[args.name])
+    else:
+        raise CommandError(f"no finding or fix is named {args.name!r}; `hasten explain` lists them")
+    if args.json:
+        print_json({"explanation": text})
+    else:
+        print_explanation(text, console=console())
+    return 0
+
+
+def _fix(fix: Optimization) -> str:
+    lines = [
+        f"**{fix.name}**: {fix.title}.",
+        f"- Guarantee: {fix.guarantee}, {GUARANTEES[fix.guarantee]}.",
+        f"- In `hasten.toml`, below `[fixes]`: `{fix.name}`; it may be {fix.allowed}.",
+    ]
+    for what, names in (("Answers", fix.answers), ("Needs", fix.needs), ("Not with", fix.excludes)):
+        if names:
+            lines.append(f"- {what}: {', '.join(f'`{name}`' for name in names)}.")
+    return "\n\n".join([lines[0], "\n".join(lines[1:])])
+
+
+# ----------------------------------------------------------------------------------------------- saved results
 
 LATEST = 4e9  # seconds since 1970; a later time is corrupt
 RUN, TUNING = "run.json", "tuning.json"

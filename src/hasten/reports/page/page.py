@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import statistics
 import time
 from collections.abc import Iterable
@@ -30,6 +29,7 @@ from hasten.records import (
     Tuning,
     encode,
 )
+from hasten.reports.explanations import detection_of
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.machine import machine_over_time
@@ -200,7 +200,7 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "where": legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
         "source": legible(finding.where.source) if finding.where is not None else "",
         "remedy": finding.remedy,
-        "how": json.loads(_asset("known.json")).get(finding.kind, ""),
+        "how": detection_of(finding.kind),
     }
 
 

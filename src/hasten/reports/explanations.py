@@ -1,0 +1,44 @@
+"""What each finding means: the sections of docs/bottlenecks.md, which an installed package carries."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from hasten.reports.sheet import Sheet, legible
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = _PACKAGE / "docs" / "bottlenecks.md"
+PAGE = _INSTALLED if _INSTALLED.is_file() else _PACKAGE.parents[1] / "docs" / "bottlenecks.md"
+_DETECTED = "**How it is detected.**"
+_WIDEST = 100  # longer lines are hard to read
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+
+
+@functools.cache
+def sections() -> dict[str, str]:
+    """The Markdown of each kind of finding, without its heading and without links."""
+    parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {
+        kind.strip(): _LINK.sub(r"\1", text).strip() for kind, _, text in (part.partition("\n") for part in parts)
+    }
+
+
+def detection_of(kind: str) -> str:
+    """How a finding is detected, in plain text; "" for an unknown one."""
+    lines = sections().get(kind, "").splitlines()
+    paragraph = next((line for line in lines if line.startswith(_DETECTED)), "")
+    return re.sub(r"[`*]", "", paragraph.removeprefix(_DETECTED)).strip()
+
+
+def print_explanation(text: str, *, console: Console) -> None:
+    """Print Markdown; as it is written, where the console cannot show bullets."""
+    if not Sheet(console).can_show("•" + text):
+        shown = (legible(line, encoding=console.encoding) for line in text.splitlines())
+        console.print("\n".join(shown), soft_wrap=True, highlight=False, markup=False)
+        return
+    console.print(Markdown(text, code_theme="ansi_light"), width=min(console.width, _WIDEST))
