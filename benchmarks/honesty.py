@@ -62,7 +62,7 @@ def same(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     """The script against itself."""
     steady = bench()
     for _ in range(wanted.rounds):
-        yield compare(steady, {}, {}, fix="nothing", frequencies=NO_RARE, config=CONFIG)
+        yield compare((steady, {}), (steady, {}), fix="nothing", frequencies=NO_RARE, config=CONFIG)
 
 
 def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
@@ -71,7 +71,9 @@ def slower(folder: Path, wanted: argparse.Namespace) -> Iterator[Trial]:
     for _ in range(max(1, wanted.rounds // 10)):
         for gives_up in (True, False):
             settings = {"slower": wanted.slower}
-            trial = compare(steady, {}, settings, fix="slower", frequencies=NO_RARE, config=CONFIG, gives_up=gives_up)
+            trial = compare(
+                (steady, {}), (steady, settings), fix="slower", frequencies=NO_RARE, config=CONFIG, gives_up=gives_up
+            )
             yield msgspec.structs.replace(trial, note="as a trial" if gives_up else "to the end")
 
 

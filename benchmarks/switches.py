@@ -61,9 +61,8 @@ def trials(name: str, data: Path, folder: Path, *, pairs: int) -> dict[str, Tria
     for settings in SWITCHES[name] + (ON_A_GPU[name] if not first.case.on_cpu else []):
         ((switch, value),) = settings.items()
         found[format.setting(switch, value)] = compare(
-            bench,
-            {},
-            settings,
+            (bench, {}),
+            (bench, settings),
             fix=switch,
             frequencies=Frequencies.of(run.facts),
             config=replace(config_for(first, settings), most_pairs=pairs),

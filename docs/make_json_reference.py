@@ -43,6 +43,7 @@ All commands except `run` accept `--json`: it prints one object, and nothing els
 | `hasten compare` | `comparison`: a [Comparison](#comparison) |
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: path of the plan |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
+| `hasten prove` | `proof`: a [VersionProof](#versionproof) |
 | `hasten explain` | `explanation`: Markdown |
 
 `.hasten/tunings/<id>/tuning.json` contains a Tuning, saved after every trial; `.hasten/followed.jsonl` contains a PlannedRunRecord per line, one for each `hasten run`. `.hasten/runs/<id>/run.json` contains only the Run. The diagnosis is computed from it each time it is shown, so old runs benefit from newer rules.

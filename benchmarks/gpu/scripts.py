@@ -74,10 +74,10 @@ def gain(command: list[str], settings: dict[str, Any], dry: bool, *, pairs: int,
         run, _ = measure(command, options=wanted, root=Path(folder))
     first = situation_of(run, {})
     config = replace(config_for(first, settings), most_pairs=pairs)
+    bench = bench_of([sys.executable, *command])
     trial = compare(
-        bench_of([sys.executable, *command]),
-        {},
-        settings,
+        (bench, {}),
+        (bench, settings),
         fix=next(iter(settings)),
         frequencies=Frequencies.of(run.facts),
         config=config,

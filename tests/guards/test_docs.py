@@ -81,7 +81,7 @@ def test_a_command_line_that_is_refused_is_seen(line):
 def test_every_key_that_a_command_prints_is_documented():
     sources = read(PACKAGE / "cli")
     printing = {name for source in sources.values() for name in printed_keys(source)}
-    assert printing == {"_check", "_diagnose", "_tune", "_report", "_compare", "_explain", "_print_json"}
+    assert printing == {"_check", "_diagnose", "_tune", "_report", "_compare", "_explain", "_prove", "_print_json"}
     assert undocumented_keys(sources, text("docs/json.md").partition("\n## ")[0]) == []
 
 

@@ -15,7 +15,7 @@ from hasten.cli.measuring import add_check, add_diagnose
 from hasten.cli.parts import print_error
 from hasten.cli.results import add_compare, add_explain, add_report
 from hasten.cli.speedtest import add_speedtest
-from hasten.cli.tuning import add_run, add_tune
+from hasten.cli.tuning import add_prove, add_run, add_tune
 from hasten.errors import HastenError, ScriptError
 
 INTERRUPTED = "interrupted; all processes were stopped"
@@ -50,6 +50,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hasten {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_check, add_diagnose, add_tune, add_run, add_report, add_compare, add_speedtest, add_explain):
+    for add in (
+        add_check,
+        add_diagnose,
+        add_tune,
+        add_run,
+        add_report,
+        add_compare,
+        add_prove,
+        add_speedtest,
+        add_explain,
+    ):
         add(subparsers)
     return parser

@@ -1,8 +1,9 @@
-"""The commands that make a script faster: tune and run."""
+"""The commands that make a script faster, and prove it: tune, run and prove."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hasten.tuning.tune import Budget
 
 PLAN = Path("hasten.toml")
+WORSE = 1  # the exit code
 
 
 # ------------------------------------------------------------------------------------------------------- tune
@@ -176,3 +178,54 @@ def _run(args: argparse.Namespace) -> int:
     for line in doubts(plan, read_machine(), recorded):
         print_error(line)
     return run_under(plan, command, recorded=recorded, root=RESULTS)
+
+
+# ------------------------------------------------------------------------------------------------------ prove
+
+
+def add_prove(subparsers: Subparsers) -> None:
+    """Add `hasten prove`."""
+    description = (
+        "Compare two versions of a script, or any two commands: is the new one faster, and does it train as well? "
+        f"Exits with {WORSE} if it is slower or trains worse."
+    )
+    usage = "hasten prove [options] (OLD.py [its arguments ...] -- NEW.py [its arguments ...] | --git REVISION SCRIPT.py ...)"
+    parser = add_subcommand(subparsers, "prove", description, _prove, usage=usage)
+    parser.add_argument("--git", metavar="REVISION", help="the old version is the script as it was in this commit")
+    parser.add_argument(
+        "--budget", type=time_span, default=300.0, metavar="TIME", help="total time, with a unit [default: 5m]"
+    )
+    parser.add_argument(
+        "--wait", type=above_0, default=60.0, metavar="S", help="give up after S seconds without a step [default: 60]"
+    )
+    add_command(parser)
+
+
+def _prove(args: argparse.Namespace) -> int:
+    from hasten.reports.progress import progress
+    from hasten.reports.tuning import print_version_proof
+    from hasten.tuning.versions import Version, of_revision, prove_versions
+
+    words = command_of(args)
+    with contextlib.ExitStack() as around:
+        if args.git is not None:
+            new = Version(argv=words, module=args.module)
+            old = around.enter_context(of_revision(args.git, new))
+        else:
+            if "--" not in words:
+                raise CommandError(
+                    "give both versions: `hasten prove OLD.py ... -- NEW.py ...`, or --git REVISION SCRIPT.py"
+                )
+            at = words.index("--")
+            first, second = words[:at], words[at + 1 :]
+            old = Version(argv=first, module=args.module)
+            new = Version(argv=second[1:], module=True) if second[:1] == ["-m"] else Version(argv=second)
+        bar = around.enter_context(progress(console(stderr=True), quiet=args.json, expected=args.budget))
+        proof = prove_versions(
+            old, new, seconds=args.budget, patience=args.wait, root=RESULTS, on_progress=bar.update
+        )
+    if args.json:
+        print_json({"proof": proof})
+    else:
+        print_version_proof(proof, console=console())
+    return WORSE if proof.verdict == "slower" or proof.quality == "broken" else 0

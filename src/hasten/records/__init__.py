@@ -59,6 +59,7 @@ from hasten.records.tuning import (
     Suggestion,
     Trial,
     Tuning,
+    VersionProof,
 )
 
 __all__ = [
@@ -122,6 +123,7 @@ __all__ = [
     "Tuning",
     "Value",
     "Verdict",
+    "VersionProof",
     "WhatIf",
     "Where",
     "encode",

@@ -82,6 +82,28 @@ class Proof(Record, frozen=True):
     broken_because: tuple[str, ...] = ()  # the reason for each of them
 
 
+class VersionProof(Record, frozen=True):
+    """A version of a script compared with another: is it faster, and does it train as well?"""
+
+    version: int  # RECORD_VERSION at the time of writing
+    hasten: str
+    old: tuple[str, ...]  # the commands
+    new: tuple[str, ...]
+    machine: Machine
+    verdict: Verdict  # of the speed: "slower": the new version is
+    quality: ProofVerdict
+    speedup: Interval | None = None  # old / new step time, for the same number of samples
+    old_seconds: tuple[float, ...] = ()  # per step; one value per launch
+    new_seconds: tuple[float, ...] = ()
+    guarantee: Guarantee | None = None  # how closely the new version was seen to compute the same; None: not at all
+    checks: tuple[Check, ...] = ()
+    old_losses: tuple[float, ...] = ()  # of the first steps, at one seed
+    new_losses: tuple[float, ...] = ()
+    differences: tuple[str, ...] = ()  # what the two do differently
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0  # that it took
+
+
 class Suggestion(Record, frozen=True):
     """A change that needs an edit in the user's source."""
 

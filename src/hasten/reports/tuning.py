@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from hasten import format
-from hasten.records import Check, Interval, PlannedRunRecord, Proof, ProofVerdict, Settings, Skipped, Trial, Tuning
+from hasten.records import (
+    Check,
+    Interval,
+    PlannedRunRecord,
+    Proof,
+    ProofVerdict,
+    Settings,
+    Skipped,
+    Trial,
+    Tuning,
+    VersionProof,
+)
 from hasten.reports.sheet import Sheet
 
 NARROW = 1.2  # largest ratio of an interval's ends that supports "no difference"
@@ -232,3 +244,46 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning) -> None:
         sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
         for line in one.example.splitlines():
             sheet.paragraph((line, "green"), lead="  ")
+
+
+# ---------------------------------------------------------------------------------------------------- versions
+
+
+def version_headline(proof: VersionProof) -> str:
+    """The result of `hasten prove` in one sentence."""
+    speed = {
+        "faster": format.speedup(proof.speedup, ci=True),
+        "slower": f"Slower: {format.ratio_interval(proof.speedup, ci=True)} the speed",
+        "no difference": f"No difference in speed: {format.ratio_interval(proof.speedup, ci=True)}",
+        "inconclusive": f"Speed inconclusive: {format.ratio_interval(proof.speedup, ci=True)}",
+        "failed": "The speed could not be compared",
+    }[proof.verdict]
+    how = f" ({proof.guarantee})" if proof.guarantee is not None else ""
+    took = format.seconds(proof.seconds, rough=True)
+    return f"{speed}. Quality check {VERDICTS[proof.quality]}{how}; it took {took}."
+
+
+def print_version_proof(proof: VersionProof, *, console: Console) -> None:
+    """Print how a new version of a script compares with the old one."""
+    sheet = Sheet(console)
+    sheet.headline(version_headline(proof))
+    sheet.gap()
+    rows = [
+        (name, format.seconds(statistics.fmean(seconds)), " ".join(command))
+        for name, seconds, command in (
+            ("old", proof.old_seconds, proof.old),
+            ("new", proof.new_seconds, proof.new),
+        )
+        if seconds
+    ]
+    if rows:
+        sheet.table(rows, align="lrl", label="Step")
+    sheet.paragraph((VERDICTS[proof.quality], _STYLES[proof.quality]), label="Quality")
+    for check in proof.checks:
+        state = "not needed" if check.state == "unknown" and proof.quality == "proven" else check.state
+        sheet.paragraph(f"{state}: {check.text}", lead="  ")
+    for number, one in enumerate(proof.differences):
+        sheet.paragraph(one, label="" if number else "Differs")
+    for number, note in enumerate(proof.notes):
+        sheet.paragraph(note, label="" if number else "Notes")
+    sheet.print()

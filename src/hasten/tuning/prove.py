@@ -71,9 +71,8 @@ def prove(
             )
             return proof, {}, None
     trial = compare(
-        evaluator.bench,
-        {},
-        settings,
+        (evaluator.bench, {}),
+        (evaluator.bench, settings),
         frequencies=frequencies,
         config=config,
         gives_up=False,

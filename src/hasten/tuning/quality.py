@@ -46,15 +46,15 @@ def named(what: str, check: Check) -> Check:
 
 def losses_seen(baseline: RawQuality, plan: RawQuality) -> Check:
     """There are losses on both sides, enough and finite."""
-    for side, result in (("the script", baseline), ("the plan", plan)):
+    for is_baseline, result in ((True, baseline), (False, plan)):
         losses = result.losses
         if not losses:
-            return unknown("losses", f"no loss was seen: {side} calls no backward on one number")
+            return unknown("losses", "no loss was seen: no backward is called on one number")
         if len(losses) < FEWEST_LOSSES:
             return unknown("losses", f"only {len(losses)} losses were seen, and {FEWEST_LOSSES} are needed")
         if not all(map(math.isfinite, losses)):
-            state = unknown if side == "the script" else failed
-            return state("losses", f"under {side} the loss is not finite")
+            state = unknown if is_baseline else failed
+            return state("losses", "the loss is not finite" + ("" if is_baseline else ", and was before"))
     return passed("losses", f"{min(len(baseline.losses), len(plan.losses))} losses seen on both sides")
 
 
@@ -64,11 +64,11 @@ def parameters_move(baseline: RawQuality, plan: RawQuality) -> Check:
     if before is None or now is None:
         return unknown("parameters", "no optimizer was seen")
     if len(before) != len(now):
-        return failed("parameters", f"{len(now)} parameters are trained, {len(before)} without the plan")
+        return failed("parameters", f"{len(now)} parameters are trained, {len(before)} before")
     frozen = sum(one and not other for one, other in zip(before, now))
     if frozen:
-        return failed("parameters", f"{frozen} of the {sum(before)} parameters that the script changes do not move")
-    return passed("parameters", f"{sum(now)} of {len(now)} parameters move, as without the plan")
+        return failed("parameters", f"{frozen} of the {sum(before)} parameters that moved before do not move")
+    return passed("parameters", f"{sum(now)} of {len(now)} parameters move, as before")
 
 
 def batches_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
@@ -92,7 +92,7 @@ def held_out_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) ->
         return None
     if first[:number] == second[:number]:
         return passed("validation", f"{number} batches of validation are the same to the bit")
-    return failed("validation", "validation sees other data than without the plan")
+    return failed("validation", "validation sees other data than before")
 
 
 def own_samples(baseline: RawQuality, drawn: RawQuality, *, remade: RawQuality) -> Check:
@@ -145,11 +145,9 @@ def samples_vary(baseline: RawQuality, plan: RawQuality, *, comes_again: bool) -
         return unknown("variety", "no sample came twice")
     before, now = (1 - len({*seen[:number]}) / number for seen in rows)
     if now > before + 0.05:
-        text = (
-            f"{format.share(now)} of the samples are copies of earlier ones, {format.share(before)} without the plan"
-        )
+        text = f"{format.share(now)} of the samples are copies of earlier ones, {format.share(before)} before"
         return failed("variety", text)
-    return passed("variety", "samples vary from epoch to epoch as they do without the plan")
+    return passed("variety", "samples vary from epoch to epoch as before")
 
 
 def losses_identical(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:

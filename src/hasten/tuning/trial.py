@@ -52,13 +52,19 @@ class Sides:
         for seen, (_, into) in zip(results, both):
             into.append(seen)
 
-    def seconds(self, frequencies: Frequencies) -> tuple[list[float], list[float]]:
-        """Seconds a step of each launch; a rare phase counts where every launch has met it."""
+    def seconds(
+        self, frequencies: Frequencies, candidates: Frequencies | None = None
+    ) -> tuple[list[float], list[float]]:
+        """Seconds a step of each launch; a rare phase counts where every launch has met it.
+
+        `candidates`: the candidate's own frequencies, where it is another script.
+        """
+        candidates = candidates or frequencies
         launches = [*self.baseline, *self.candidate]
         phases = [p for p in frequencies.by_phase if launches and all(p in seen.parts for seen in launches)]
         return (
             [frequencies.step_seconds(seen, phases=phases) for seen in self.baseline],
-            [frequencies.step_seconds(seen, phases=phases, growth=self._growth(seen)) for seen in self.candidate],
+            [candidates.step_seconds(seen, phases=phases, growth=self._growth(seen)) for seen in self.candidate],
         )
 
     def _growth(self, seen: SideResult) -> float:
@@ -87,12 +93,10 @@ def try_fix(
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
     """The settings with a fix, or several, against those without; `sides` are of the same trial, to be continued."""
-    candidate = {**settings, **added}
     (fix, value), *others = added.items()
     trial = compare(
-        bench,
-        settings,
-        candidate,
+        (bench, settings),
+        (bench, {**settings, **added}),
         fix=fix,
         frequencies=frequencies,
         config=config,
@@ -104,33 +108,34 @@ def try_fix(
 
 
 def compare(
-    bench: Bench,
-    settings: Settings,
-    candidate: Settings,
+    baseline: Chosen,
+    candidate: Chosen,
     *,
     fix: str = "plan",
     frequencies: Frequencies,
+    candidates: Frequencies | None = None,
     config: TrialConfig,
     gives_up: bool = True,
     sides: Sides | None = None,
     time_left: Callable[[], float] = lambda: float("inf"),
     on_pair: Callable[[int, Estimate], object] = lambda _n, _e: None,
 ) -> Trial:
-    """One set of settings against another, until it is clear or time is over; if it `gives_up`, also until it is hopeless."""
+    """One side against another, until it is clear or time is over; if it `gives_up`, also until it is hopeless."""
+    (bench, settings), (_, changed) = baseline, candidate
     sides = sides if sides is not None else Sides()
     began = time.monotonic() - sides.elapsed
     trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
     try:
         for number in range(len(sides.baseline) + 1, config.most_pairs + 1):
             try:
-                sides.add_pair((bench, settings), (bench, candidate), config)
+                sides.add_pair(baseline, candidate, config)
             except SideError as error:
                 if not config.turns or not bench.takes_turns or isinstance(error, NotAppliedError):
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
                 bench.takes_turns = False
-                sides.add_pair((bench, settings), (bench, candidate), config)
-            estimate = paired_speedup(*sides.seconds(frequencies))
+                sides.add_pair(baseline, candidate, config)
+            estimate = paired_speedup(*sides.seconds(frequencies, candidates))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
             if gives_up and number == EARLY and estimate.value < HOPELESS:
@@ -140,8 +145,8 @@ def compare(
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
     sides.elapsed = time.monotonic() - began
-    result = _result(trial, sides, frequencies, gives_up=gives_up)
-    makes = any(CATALOG[name].keeps_in for name in candidate if name not in settings)
+    result = _result(trial, sides, sides.seconds(frequencies, candidates), gives_up=gives_up)
+    makes = any(CATALOG[name].keeps_in for name in changed if name not in settings)
     return msgspec.structs.replace(result, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
 
 
@@ -192,8 +197,8 @@ def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
     return math.exp(LOOKS[last] * spread / math.sqrt(last))
 
 
-def _result(trial: Trial, sides: Sides, frequencies: Frequencies, *, gives_up: bool) -> Trial:
-    baseline, candidate = sides.seconds(frequencies)
+def _result(trial: Trial, sides: Sides, seconds: tuple[list[float], list[float]], *, gives_up: bool) -> Trial:
+    baseline, candidate = seconds
     estimate = paired_speedup(baseline, candidate)
     seen = msgspec.structs.replace(
         trial,
