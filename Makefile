@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress gpu-day gpu-wheels clean
+.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress wild gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ bench-search: venv ## what the search finds against every combination of the sam
 
 regress: venv ## this checkout against another commit, in turn; BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands"]
 	$(BIN)/python benchmarks/regress.py $(BASE) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))
+
+wild: venv ## public training scripts that nobody here wrote: diagnosis, search and the best of all settings, resumable; ONLY="NAME ..."
+	$(BIN)/python benchmarks/wild/wild.py run $(ONLY)
+	$(BIN)/python benchmarks/wild/wild.py table
 
 gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose case_studies" BUDGET=30m RESULTS=DIR DRY=1
 	PYTHON=$(GPU_PYTHON); $${PYTHON:-$(BIN)/python} benchmarks/gpu_day.py $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(
-    path for path in (ROOT / "benchmarks").rglob("*.py") if "wild" not in path.parts or "data" not in path.name
-)
+MODULES = sorted((ROOT / "benchmarks").rglob("*.py"))
+WILD = ROOT / "benchmarks" / "wild"
 
 
 def names_of_ours(path):
@@ -44,3 +43,39 @@ def test_what_a_gpu_machine_may_lack_is_downloaded_and_asked_for():
         assert modules.get(name, name.replace("-", "_")).lower() in asked.lower(), f"gpu_day.NEEDED lacks {name}"
     compiled = {"msgspec", "vl-convert-python", "simplejpeg", "blake3", "cykooz-resizer"}
     assert compiled & needed <= {*wheels.split()}
+
+
+# ------------------------------------------------------------------------------------- scripts nobody here wrote
+
+
+@pytest.fixture(scope="module")
+def entries():
+    """The scripts of the manifest."""
+    tomllib = pytest.importorskip("tomllib")
+    found = [tomllib.loads(path.read_text(encoding="utf-8"))["script"] for path in (WILD / "manifest").glob("*.toml")]
+    return [entry for part in found for entry in part]
+
+
+def test_there_are_at_least_60_public_scripts_of_at_least_40_repositories(entries):
+    assert len(entries) >= 60 and len({entry["name"] for entry in entries}) == len(entries)
+    assert len({entry["repository"] for entry in entries}) >= 40
+
+
+def test_each_script_is_pinned_and_has_a_license(entries):
+    for entry in entries:
+        assert re.fullmatch(r"[0-9a-f]{40}", entry["commit"]) and entry["license"] and entry["tags"], entry["name"]
+
+
+def test_each_edit_says_why(entries):
+    assert [entry["name"] for entry in entries for edit in entry.get("edits", ()) if not edit.get("why")] == []
+
+
+def test_all_data_have_a_maker(entries):
+    """By name: some makers need packages that only their scripts need."""
+    makers = {
+        f"{path.stem}.{node.name}"
+        for path in WILD.glob("data_*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {data["make"] for entry in entries for data in entry.get("data", ())} <= makers

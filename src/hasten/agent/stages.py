@@ -44,7 +44,7 @@ class StageClock:
     def __init__(self) -> None:
         self.thread: int | None = None  # the thread whose batch is being timed; None: nothing is
         self.totals: dict[Key, Totals] = {}
-        self._open: list[list[object]] = []
+        self._open: list[list[float]] = []  # start, CPU start, and what inner stages took of both
         self._kinds: list[str] = []
 
     def begin(self) -> None:
@@ -84,18 +84,18 @@ class StageClock:
     def leave(self, key: Key, *, num_bytes: int = 0) -> None:
         """Close the innermost stage."""
         start, cpu_start, inner, inner_cpu = self._open.pop()
-        seconds = perf_counter() - start  # type: ignore[operator]
-        cpu = thread_time() - cpu_start  # type: ignore[operator]
+        seconds = perf_counter() - start
+        cpu = thread_time() - cpu_start
         totals = self.totals.get(key)
         if totals is None:
             totals = self.totals[key] = Totals()
         totals.calls += 1
-        totals.seconds += seconds - inner  # type: ignore[operator]
-        totals.cpu += cpu - inner_cpu  # type: ignore[operator]
+        totals.seconds += seconds - inner
+        totals.cpu += cpu - inner_cpu
         totals.num_bytes += num_bytes
         if self._open:
-            self._open[-1][2] += seconds  # type: ignore[operator]
-            self._open[-1][3] += cpu  # type: ignore[operator]
+            self._open[-1][2] += seconds
+            self._open[-1][3] += cpu
 
     def timed(
         self,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from hasten.errors import BudgetError, PlanError
 from hasten.protocol import GRADIENT_PHASES, FixSpec, Phase, Value
@@ -225,10 +225,10 @@ class Optimization:
     def check(self, value: object) -> Value:
         """The value, if it is valid; False always is: off. Raises PlanError."""
         if value is False or self._fits(value):
-            return value  # type: ignore[return-value]
+            return value
         raise PlanError(f"invalid value for {self.name}: {_shown(value)}; use {self.allowed}")
 
-    def _fits(self, value: object) -> bool:
+    def _fits(self, value: object) -> TypeGuard[Value]:
         if self.kind == "switch":
             return value is True
         if isinstance(value, str) and value in self.words:
