@@ -224,3 +224,10 @@ def test_every_finding_and_every_fix_is_explained(ask):
 def test_a_name_that_means_nothing_is_one_line_and_exit_code_2(ask):
     answer = ask("explain", "slowness")
     assert answer.returncode == 2 and "no finding or fix is named 'slowness'" in said(answer)
+
+
+@pytest.mark.slow
+def test_help_is_there_at_once():
+    """What a command needs is imported by that command."""
+    code = "import sys, hasten.cli; print(sorted({'msgspec', 'rich', 'numpy', 'torch', 'PIL'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

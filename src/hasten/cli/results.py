@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from hasten.cli.parts import add_subcommand, console, percent, print_json
 from hasten.errors import CommandError, DirectoryError, RecordError
 from hasten.launch.results import FOLLOWED, RESULTS
-from hasten.records import PlannedRunRecord, Run, Settings, Tuning, from_json
-from hasten.tuning.plan import script_of
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
     from hasten.optimizations.optimization import Optimization
+    from hasten.records import PlannedRunRecord, Run, Settings, Tuning
 
 SLOWER = 1  # the exit code
 GUARANTEES = {  # as in docs/fixes.md
@@ -200,6 +199,8 @@ class Saved:
 
 def find_saved(saved: str | None, *, root: Path) -> Saved:
     """The run or tuning run of this name, or the last one. Raises RecordError if there is none or it cannot be read."""
+    from hasten.records import Tuning, from_json
+
     path = _last(root) if saved is None else _named(saved, root)
     if path.name != TUNING:
         return Saved(path=path, run=_run(path))
@@ -221,6 +222,9 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
 
 def _followed(tuning: Tuning, path: Path) -> tuple[PlannedRunRecord, ...]:
     """Runs of the same script, with any arguments, that ended after the tuning run started; the last first."""
+    from hasten.records import PlannedRunRecord, from_json
+    from hasten.tuning.plan import script_of
+
     lines: list[bytes] = []
     with contextlib.suppress(OSError):
         lines = path.read_bytes().splitlines()
@@ -246,6 +250,8 @@ def nearest_run(tuning: Tuning) -> tuple[str | None, Settings]:
 
 
 def _run(path: Path) -> Run:
+    from hasten.records import Run, from_json
+
     run = from_json(Run, path.read_bytes(), source=str(path))
     if not run.steps:
         raise RecordError(f"{path} contains no steps; measure again")

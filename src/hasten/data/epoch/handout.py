@@ -57,7 +57,7 @@ def build_with_dataset(asked: PendingBatch, config: WorkerConfig, *, in_processe
         return config.collate(samples if config.batched else samples[0])
 
 
-def reraise(error: BaseException) -> NoReturn:
+def reraise(error: BaseException | ExceptionWrapper) -> NoReturn:
     """Raise the exception of the user's code, with the traceback of the worker process if it came from one."""
     if isinstance(error, ExceptionWrapper):
         error.reraise()

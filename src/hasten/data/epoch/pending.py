@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch._utils import ExceptionWrapper
 
 from hasten.data.layout.arena import Place
 from hasten.data.layout.slots import Slot
@@ -37,7 +38,7 @@ class PendingBatch:
     """The whole batch; or its header, if its arrays are in the slot or in `memory`."""
     memory: bytearray | None = None
     in_slot: bool = False
-    error: BaseException | None = None
+    error: BaseException | ExceptionWrapper | None = None
     replaced: list[Replaced] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)
     _substitutes: dict[int, Any] = field(default_factory=dict)

@@ -74,6 +74,7 @@ class Memo:
 
     def __init__(self, ram: RamTier | None = None, disk: DiskTier | None = None) -> None:
         self._tiers: list[RamTier | DiskTier] = [tier for tier in (ram, disk) if tier is not None]
+        self._last_counts: MemoCounts | None = None
         self._duplicates = ram is not None and disk is not None and disk.budget >= DUPLICATES_FROM * ram.budget
         kinds = ("hits", "fills")
         self._counters = Counters(
@@ -148,7 +149,9 @@ class Memo:
             self._write(at, key, encoded.pieces, encoded.size, counted=False)
 
     def counts(self) -> MemoCounts:
-        """Return the counts so far, over all processes."""
+        """Return the counts so far, over all processes; once closed, the last ones."""
+        if self._last_counts is not None:
+            return self._last_counts
         total = self._counters.total
         mean = total("seconds") / max(1.0, total("misses"))
         tiers = tuple(
@@ -170,8 +173,7 @@ class Memo:
 
     def close(self) -> None:
         """Close the tiers in this process. The counts can still be read."""
-        counts = self.counts()
-        self.counts = lambda: counts  # type: ignore[method-assign]
+        self._last_counts = self.counts()
         for tier in self._tiers:
             tier.close()
         self._tiers = []

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch._utils import ExceptionWrapper
+
 from hasten.data.layout.arena import Place
 from hasten.data.layout.packing import pack, unpack, write_buffers
 from hasten.data.layout.tree import Layout
@@ -73,7 +75,7 @@ class Result:
     """Bytes of a whole batch's arrays."""
     layout: Layout | None = None
     """Read from the first sample, if it can be stored in rows."""
-    error: BaseException | None = None
+    error: BaseException | ExceptionWrapper | None = None
     row: int = 0
     """The row of the failed sample."""
     replaced: list[Replaced] = field(default_factory=list)

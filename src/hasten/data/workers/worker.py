@@ -79,7 +79,7 @@ def work(
     builder = SampleBuilder(config, arena, note_of(arena.view(notes), number), is_process=True)
     while (task := _receive(tasks, arena, parent)) is not None:
         if failed is not None:
-            result = Result(task.batch, task.start, len(task.indices), error=failed)  # type: ignore[arg-type]
+            result = Result(task.batch, task.start, len(task.indices), error=failed)
         else:
             result = builder.result(task)
         try:
@@ -106,17 +106,17 @@ def _receive(tasks: socket.socket, arena: Arena, parent: int) -> Task | None:
 
 def _pickled(result: Result, config: WorkerConfig, number: int, task: Task) -> bytes:
     if result.error is not None and not isinstance(result.error, ExceptionWrapper):
-        result.error = _wrapped(result, config, number, task)  # type: ignore[assignment]
+        result.error = _wrapped(result, config, number, task)
     try:
         return to_message(result)
     except Exception:
-        wrapped: Any = ExceptionWrapper(where=f"in DataLoader worker process {number}, sending a batch")
+        wrapped = ExceptionWrapper(where=f"in DataLoader worker process {number}, sending a batch")
         return pickle.dumps(Result(result.batch, result.start, result.count, error=wrapped))
 
 
 def _wrapped(result: Result, config: WorkerConfig, number: int, task: Task) -> ExceptionWrapper:
     error = result.error
-    assert error is not None
+    assert isinstance(error, BaseException)
     where = f"in DataLoader worker process {number}"
     at = result.row - task.start
     if not config.fetches_batches and 0 <= at < len(task.indices):
