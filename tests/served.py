@@ -26,8 +26,8 @@ EARLY = ("LD_", "MALLOC_", "GLIBC_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_
 EARLY_PYTHON = (
     "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8",
 )  # fmt: skip
-# The first is obeyed; cv2 adds its own folder to the second, and torch.compile sets the third.
-FREE = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "KMP_DUPLICATE_LIB_OK")
+# The first is obeyed; cv2 adds its own folder to the second, torch.compile sets the third, scikit-learn the last two.
+FREE = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 HEAVY = ("import torch", "from hasten", "spawn_main")  # code without any of these starts as soon by itself
 

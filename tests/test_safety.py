@@ -72,7 +72,7 @@ def test_a_search_whose_name_leads_elsewhere_is_refused(tmp_path, name):
     path.write_bytes(path.read_bytes().replace(b'"id":"found"', b'"id":' + json.dumps(name).encode()))
     with pytest.raises(RecordError, match="not a hasten Tuning"):
         from_json(Tuning, path.read_bytes(), source="it")
-    with pytest.raises(Exception, match="there is no search"):
+    with pytest.raises(Exception, match="leave --resume out"):
         last_tuning(tmp_path / ".hasten", ("train.py",))
 
 
