@@ -1,0 +1,248 @@
+"""Public training scripts that nobody here wrote: does hasten find what an exhaustive search finds?
+
+    python benchmarks/wild/wild.py list
+    python benchmarks/wild/wild.py try NAME [--seconds 60]         the script as it is, for a while
+    python benchmarks/wild/wild.py run [NAME ...] [--budget 300]   diagnose, tune, search through; one script at a time
+    python benchmarks/wild/wild.py table
+
+Each script's results lie in benchmarks/results/wild/NAME.json; what is there is not measured again. Sources and data lie in
+~/.cache/hasten-wild (HASTEN_WILD), never in this repository.
+
+right      the first finding is answered by the optimization that gains most alone, or nothing gains and nothing is found
+regret     how much slower the plan is than the best of all settings, measured side by side
+known at   seconds until a plan with 90% of the final gain was known
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sources import CACHE, HERE, Script, leftovers, prepare, restore, scripts
+
+from hasten.optimizations.catalog import CATALOG
+
+RESULTS = HERE.parent / "results" / "wild"
+GAINS = 1.05  # a speedup that a diagnosis must not miss
+HASTEN = [sys.executable, "-m", "hasten"]
+OURS = (".hasten/", "hasten.toml")  # what `tune` is asked to leave
+LONGEST = 1500.0  # seconds for one part of one script
+
+
+def attempt(script: Script, seconds: float) -> None:
+    """Run the script as it is, and show the end of what it printed."""
+    directory = prepare(script)
+    log = script.place.with_suffix(".log")
+    start = time.monotonic()
+    code = _ended(script.words, directory, script.variables(), log, seconds)
+    lines = log.read_text(errors="replace").replace("\r", "\n").splitlines()
+    print("\n".join(line[:160] for line in lines[-25:]))
+    ended = "still running" if code is None else f"ended with exit code {code}"
+    print(f"{script.name}: {ended} after {time.monotonic() - start:.0f} s; left {len(leftovers(script))} files")
+    restore(script)
+
+
+def measure(script: Script, *, budget: float) -> None:
+    """Every part that is not there yet."""
+    path = RESULTS / f"{script.name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def keep(**more: object) -> None:
+        found.update(more)
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    directory, variables = prepare(script), script.variables()
+    scratch = CACHE / "results" / script.name
+    scratch.mkdir(parents=True, exist_ok=True)
+    if "diagnose" not in found:
+        keep(repository=script.repository, commit=script.commit, tags=script.tags, healthy=script.healthy)
+        keep(diagnose=_diagnosed(script, directory, variables, scratch))
+    if "tune" not in found:
+        keep(tune=_tuned(script, directory, variables, scratch, budget=budget))
+    if "oracle" not in found and (scratch / "run.json").exists():
+        situation, out = scratch / "situation.json", scratch / "oracle.json"
+        content = {"run": str(scratch / "run.json"), "plan": found["tune"].get("settings", {})}
+        situation.write_text(json.dumps(content), encoding="utf-8")
+        command = [sys.executable, str(HERE / "oracle.py"), str(out), str(situation), *script.words]
+        code = _ended(command, directory, variables, scratch / "oracle.log", LONGEST)
+        if out.exists() and code == 0:
+            keep(oracle=json.loads(out.read_text(encoding="utf-8")))
+        restore(script)
+
+
+def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scratch: Path) -> dict[str, object]:
+    out, before = scratch / "diagnose.out", _busy()
+    start = time.monotonic()
+    code = _ended([*HASTEN, "diagnose", "--json", *_after(script)], directory, variables, out, LONGEST)
+    took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
+    restore(script)
+    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _busy() - before}
+    text = out.read_text(errors="replace")
+    if code != 0 or "{" not in text:
+        return {**found, "output": text[-2000:]}
+    record = json.loads(text[text.index("{") :])
+    diagnosis = record["diagnosis"]
+    findings = [
+        {"kind": f["kind"], "recoverable": f["recoverable"], "title": f["title"]} for f in diagnosis["findings"]
+    ]
+    step = diagnosis["breakdown"]["step_seconds"]
+    return {**found, "load": load, "step_seconds": step, "verdict": diagnosis["verdict"], "findings": findings}
+
+
+def _tuned(
+    script: Script, directory: Path, variables: dict[str, str], scratch: Path, *, budget: float
+) -> dict[str, object]:
+    out, before = scratch / "tune.out", _busy()
+    start = time.monotonic()
+    code = _ended([*HASTEN, "tune", "--budget", f"{budget:g}s", *_after(script)], directory, variables, out, LONGEST)
+    took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
+    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _busy() - before}
+    saved = sorted((directory / ".hasten" / "tunings").glob("*/tuning.json"))
+    if not saved:
+        restore(script)
+        return {**found, "output": out.read_text(errors="replace")[-2000:]}
+    tuning = json.loads(saved[-1].read_text(encoding="utf-8"))
+    shutil.copy(directory / ".hasten" / "runs" / tuning["runs"][0] / "run.json", scratch / "run.json")
+    restore(script)
+    return {
+        **found,
+        "load": load,
+        "settings": tuning["settings"],
+        "proof": {k: tuning["proof"][k] for k in ("verdict", "speedup", "broken_by")}
+        if tuning.get("proof")
+        else None,
+        "trials": [
+            {k: t.get(k) for k in ("fix", "value", "together", "settings", "verdict", "speedup", "seconds", "at")}
+            for t in tuning["trials"]
+        ],
+        "skipped": tuning["skipped"],
+        "notes": tuning["notes"],
+    }
+
+
+def _after(script: Script) -> list[str]:
+    """The script as hasten's commands take it."""
+    words = script.words
+    return words[1:] if words[0] == sys.executable else words
+
+
+def _left(script: Script) -> list[str]:
+    return [line for line in leftovers(script) if not line[3:].startswith(OURS)]
+
+
+def _busy() -> int:
+    """How many Python processes there are."""
+    names = (Path("/proc") / name / "comm" for name in os.listdir("/proc") if name.isdigit())
+    return sum(path.read_text().startswith(("python", "pt_")) for path in names if path.exists())
+
+
+def _ended(command: list[str], directory: Path, variables: dict[str, str], log: Path, seconds: float) -> int | None:
+    """The command's exit code; None if it took too long."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=directory, env=variables, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            return process.wait(seconds)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            os.killpg(process.pid, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGKILL)
+            process.wait()
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return None
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """One row of the table."""
+    alone = {key: v[0] for key, v in found.get("oracle", {}).get("alone", {}).items() if isinstance(v, list)}
+    best_alone = max(alone, key=lambda key: alone[key], default=None)
+    gain = alone[best_alone] if best_alone is not None else 1.0
+    findings = found["diagnose"].get("findings", [])
+    first = findings[0]["kind"] if findings else None
+    answering = {name for name, one in CATALOG.items() if first in one.answers}
+    if best_alone is None:
+        right = None
+    elif gain < GAINS:
+        right = first is None or findings[0]["recoverable"] < (GAINS - 1) * found["diagnose"]["step_seconds"]
+    elif first is not None and not answering:
+        right = None  # only an edit answers it: not judged by this search
+    else:
+        right = bool(answering & {*json.loads(str(best_alone))})
+    return {"first": first, "best_alone": best_alone, "gain_alone": gain, "right": right, "known_at": known_at(found)}
+
+
+def known_at(found: dict[str, Any]) -> float | None:
+    """Seconds until the plan so far had 90% of its final gain, by the trials that it was kept for."""
+    speed, points = 1.0, []
+    for trial in found["tune"].get("trials", []):
+        if trial["verdict"] == "faster" and trial["speedup"]:
+            speed *= trial["speedup"]["value"]
+            points.append((trial["at"], speed))
+    enough = 1 + 0.9 * (speed - 1)
+    return next((at for at, reached in points if reached >= enough), None)
+
+
+def table(known: dict[str, Script]) -> None:
+    """What was measured so far."""
+    print(
+        f"{'script':26} {'step':>8} {'first finding':20} {'best alone':28} {'right':6} {'plan':>6} {'best':>6} {'reached':>22} {'known':>6}"
+    )
+    for name in known:
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        row, oracle, tune = judged(found), found.get("oracle", {}), found.get("tune", {})
+        proof = (tune.get("proof") or {}).get("speedup")
+        reached = oracle.get("reached")
+        best = oracle.get("best_speedup")
+        print(
+            f"{name:26} {found['diagnose'].get('step_seconds', float('nan')):8.3f} {row['first'] or '-':20.20} "
+            f"{(row['best_alone'] or '-'):20.20} {row['gain_alone']:5.2f}x {row['right']!s:6} "
+            f"{format(proof['value'], '.2f') if proof else '-':>6} "
+            f"{format(best[0], '.2f') if isinstance(best, list) else '-':>6} "
+            f"{'{:.2f} ({:.2f} to {:.2f})'.format(*reached) if isinstance(reached, list) else '-':>22} "
+            f"{format(row['known_at'], '.0f') if row['known_at'] else '-':>6}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(dest="what", required=True)
+    commands.add_parser("list")
+    commands.add_parser("table")
+    trying = commands.add_parser("try")
+    trying.add_argument("name")
+    trying.add_argument("--seconds", type=float, default=60.0)
+    running = commands.add_parser("run")
+    running.add_argument("names", nargs="*")
+    running.add_argument("--budget", type=float, default=300.0)
+    wanted, known = parser.parse_args(), scripts()
+    names = [wanted.name] if wanted.what == "try" else getattr(wanted, "names", [])
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"no script is named {unknown[0]}; `list` shows them")
+    if wanted.what == "list":
+        for one in known.values():
+            print(f"{one.name:30} {one.repository:40} {', '.join(one.tags)}")
+    elif wanted.what == "table":
+        table(known)
+    elif wanted.what == "try":
+        attempt(known[wanted.name], wanted.seconds)
+    else:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        for name in names or known:
+            print(name, flush=True)
+            measure(known[name], budget=wanted.budget)
+
+
+if __name__ == "__main__":
+    main()
