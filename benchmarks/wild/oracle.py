@@ -9,7 +9,6 @@ Run in the script's folder, by `wild.py`: python oracle.py OUT.json SITUATION.js
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import sys
@@ -61,7 +60,9 @@ class Oracle:
         self.first = situation_of(run, {})
         self.frequencies = Frequencies.of(run.facts)
 
-    def speedup(self, before: Settings, after: Settings, *, pairs: int) -> tuple[float, float, float] | str:
+    def speedup(
+        self, before: Settings, after: Settings, *, pairs: int
+    ) -> tuple[float, float | None, float | None] | str:
         """`before`'s step time over `after`'s with its interval; or why `after` cannot be run."""
         sides = Sides()
         config = config_for(self.first, {**before, **after})
@@ -72,7 +73,7 @@ class Oracle:
             return str(error)
         one, other = sides.seconds(self.frequencies)
         if pairs < 2:
-            return (one[0] / other[0], math.nan, math.nan)
+            return (one[0] / other[0], None, None)
         estimate = paired_speedup(one, other, looks=False)
         return (estimate.value, estimate.low, estimate.high)
 
@@ -83,7 +84,7 @@ def better(oracle: Oracle, before: Settings, after: Settings) -> float | None:
     if isinstance(found, str):
         return None
     value, low, _ = found
-    return value if value > TIES and low > 1.0 - (value - 1.0) else None
+    return value if value > TIES and low is not None and low > 2.0 - value else None
 
 
 def measure(oracle: Oracle, out: Path, *, plan: Settings, candidates: tuple[Settings, ...] = ALONE) -> None:

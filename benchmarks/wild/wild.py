@@ -29,11 +29,12 @@ from typing import Any
 from sources import CACHE, HERE, Script, leftovers, prepare, restore, scripts
 
 from hasten.optimizations.catalog import CATALOG
+from hasten.records import Interval, Tuning, from_json
 
 RESULTS = HERE.parent / "results" / "wild"
 GAINS = 1.05  # a speedup that a diagnosis must not miss
 HASTEN = [sys.executable, "-m", "hasten"]
-OURS = (".hasten/", "hasten.toml")  # what `tune` is asked to leave
+OURS = {".hasten", "hasten.toml"}  # what hasten is asked to leave
 LONGEST = 1500.0  # seconds for one part of one script
 
 
@@ -79,12 +80,12 @@ def measure(script: Script, *, budget: float) -> None:
 
 
 def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scratch: Path) -> dict[str, object]:
-    out, before = scratch / "diagnose.out", _busy()
+    out = scratch / "diagnose.out"
     start = time.monotonic()
     code = _ended([*HASTEN, "diagnose", "--json", *_after(script)], directory, variables, out, LONGEST)
     took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
     restore(script)
-    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _busy() - before}
+    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _alive(script)}
     text = out.read_text(errors="replace")
     if code != 0 or "{" not in text:
         return {**found, "output": text[-2000:]}
@@ -100,32 +101,46 @@ def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scrat
 def _tuned(
     script: Script, directory: Path, variables: dict[str, str], scratch: Path, *, budget: float
 ) -> dict[str, object]:
-    out, before = scratch / "tune.out", _busy()
+    out = scratch / "tune.out"
     start = time.monotonic()
     code = _ended([*HASTEN, "tune", "--budget", f"{budget:g}s", *_after(script)], directory, variables, out, LONGEST)
     took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
-    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _busy() - before}
+    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _alive(script)}
     saved = sorted((directory / ".hasten" / "tunings").glob("*/tuning.json"))
     if not saved:
         restore(script)
         return {**found, "output": out.read_text(errors="replace")[-2000:]}
-    tuning = json.loads(saved[-1].read_text(encoding="utf-8"))
-    shutil.copy(directory / ".hasten" / "runs" / tuning["runs"][0] / "run.json", scratch / "run.json")
+    tuning = from_json(Tuning, saved[-1].read_bytes(), source=str(saved[-1]))
+    shutil.copy(directory / ".hasten" / "runs" / tuning.runs[0] / "run.json", scratch / "run.json")
     restore(script)
+    proof = tuning.proof
     return {
         **found,
         "load": load,
-        "settings": tuning["settings"],
-        "proof": {k: tuning["proof"][k] for k in ("verdict", "speedup", "broken_by")}
-        if tuning.get("proof")
+        "settings": tuning.settings,
+        "proof": {"verdict": proof.verdict, "speedup": interval_of(proof.speedup), "broken_by": proof.broken_by}
+        if proof is not None
         else None,
         "trials": [
-            {k: t.get(k) for k in ("fix", "value", "together", "settings", "verdict", "speedup", "seconds", "at")}
-            for t in tuning["trials"]
+            {
+                "added": trial.added,
+                "settings": trial.settings,
+                "verdict": trial.verdict,
+                "speedup": interval_of(trial.speedup),
+                "seconds": trial.seconds,
+                "at": trial.at,
+                "note": trial.note,
+            }
+            for trial in tuning.trials
         ],
-        "skipped": tuning["skipped"],
-        "notes": tuning["notes"],
+        "skipped": {one.fix: [one.state, one.reason] for one in tuning.skipped},
+        "notes": tuning.notes,
     }
+
+
+def interval_of(found: Interval | None) -> list[float] | None:
+    """Value, low and high."""
+    return None if found is None else [found.value, found.low, found.high]
 
 
 def _after(script: Script) -> list[str]:
@@ -135,13 +150,18 @@ def _after(script: Script) -> list[str]:
 
 
 def _left(script: Script) -> list[str]:
-    return [line for line in leftovers(script) if not line[3:].startswith(OURS)]
+    return [line for line in leftovers(script) if not OURS & {*Path(line[3:].strip('"')).parts}]
 
 
-def _busy() -> int:
-    """How many Python processes there are."""
-    names = (Path("/proc") / name / "comm" for name in os.listdir("/proc") if name.isdigit())
-    return sum(path.read_text().startswith(("python", "pt_")) for path in names if path.exists())
+def _alive(script: Script) -> int:
+    """How many processes still run in the script's checkout."""
+    found = 0
+    for name in os.listdir("/proc"):
+        try:
+            found += name.isdigit() and Path(os.readlink(f"/proc/{name}/cwd")).is_relative_to(script.place)
+        except OSError:
+            continue
+    return found
 
 
 def _ended(command: list[str], directory: Path, variables: dict[str, str], log: Path, seconds: float) -> int | None:
@@ -184,7 +204,7 @@ def known_at(found: dict[str, Any]) -> float | None:
     speed, points = 1.0, []
     for trial in found["tune"].get("trials", []):
         if trial["verdict"] == "faster" and trial["speedup"]:
-            speed *= trial["speedup"]["value"]
+            speed *= trial["speedup"][0]
             points.append((trial["at"], speed))
     enough = 1 + 0.9 * (speed - 1)
     return next((at for at, reached in points if reached >= enough), None)
@@ -207,7 +227,7 @@ def table(known: dict[str, Script]) -> None:
         print(
             f"{name:26} {found['diagnose'].get('step_seconds', float('nan')):8.3f} {row['first'] or '-':20.20} "
             f"{(row['best_alone'] or '-'):20.20} {row['gain_alone']:5.2f}x {row['right']!s:6} "
-            f"{format(proof['value'], '.2f') if proof else '-':>6} "
+            f"{format(proof[0], '.2f') if proof else '-':>6} "
             f"{format(best[0], '.2f') if isinstance(best, list) else '-':>6} "
             f"{'{:.2f} ({:.2f} to {:.2f})'.format(*reached) if isinstance(reached, list) else '-':>22} "
             f"{format(row['known_at'], '.0f') if row['known_at'] else '-':>6}"
