@@ -96,7 +96,7 @@ def nuclei(folder: Path, *, num: int = 200, width: int = 256, height: int = 256)
         Image.fromarray(inside.astype(np.uint8) * 255).save(folder / "masks" / "0" / f"{number:05d}.png")
 
 
-def cats_and_dogs(folder: Path, *, num: int = 480, num_test: int = 40) -> None:
+def cats_and_dogs(folder: Path, *, num: int = 1800, num_test: int = 40) -> None:
     """train.zip with train/{cat, dog}.NUMBER.jpg and test.zip with test/NUMBER.jpg, as Kaggle packs them."""
     rng = np.random.default_rng(75)
     for split, count in (("train", num), ("test", num_test)):
