@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hasten.errors import PlanError
 from hasten.launch.side import Bench, Frequencies, SideError
@@ -47,7 +47,6 @@ ALONE: tuple[Settings, ...] = (
     {"loader": True, "pixels": "close"},
     {"omp_wait": "passive"},
 )
-COMPILE: Settings = {"compile": "default"}  # minutes of its own: only with --compile
 TIES = 1.02  # a speedup that may be luck
 PAIRS = 3  # where a choice depends on it
 
@@ -78,33 +77,20 @@ class Oracle:
         return (estimate.value, estimate.low, estimate.high)
 
 
-def better(oracle: Oracle, before: Settings, after: Settings) -> float | None:
-    """The speedup if it is more than luck."""
-    found = oracle.speedup(before, after, pairs=PAIRS)
-    if isinstance(found, str):
-        return None
-    value, low, _ = found
-    return value if value > TIES and low is not None and low > 2.0 - value else None
-
-
-def measure(oracle: Oracle, out: Path, *, plan: Settings, candidates: tuple[Settings, ...] = ALONE) -> None:
-    """Write what was found, as it is found."""
-    known: dict[str, object] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+def search(oracle: Oracle, out: Path) -> None:
+    """Every optimization alone, then the helpful ones together; written as it is found."""
+    known: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     began = time.monotonic()
-
-    def keep(**more: object) -> None:
-        known.update(more)
-        out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-
-    alone: dict[str, object] = dict(known.get("alone", {}))  # type: ignore[call-overload]
-    for settings in candidates:
+    alone = known.setdefault("alone", {})
+    for settings in ALONE:
         key = json.dumps(settings)
         if key not in alone:
             alone[key] = oracle.speedup({}, settings, pairs=1)
             print(f"{settings}: {alone[key]}", file=sys.stderr, flush=True)
-            keep(alone=alone)
+            _write(out, known)
     gains = {key: found[0] for key, found in alone.items() if isinstance(found, (list, tuple))}
     best: Settings = {}
+    added = known["added"] = {}
     for key in sorted((key for key in gains if gains[key] > TIES), key=lambda key: -gains[key]):
         more: Settings = json.loads(key)
         if all(best.get(name) == value for name, value in more.items()):
@@ -113,22 +99,26 @@ def measure(oracle: Oracle, out: Path, *, plan: Settings, candidates: tuple[Sett
             together = checked({**best, **more})
         except PlanError:
             continue
-        if better(oracle, best, together) is not None:
-            best = together
+        found = added[key] = oracle.speedup(best, together, pairs=PAIRS)
+        if not isinstance(found, str) and found[0] > TIES and (found[1] or 0.0) > 2.0 - found[0]:
+            best = known["best"] = together
             print(f"best so far: {best}", file=sys.stderr, flush=True)
-            keep(best=best)
-    keep(best=best)
-    keep(best_speedup=oracle.speedup({}, best, pairs=4) if best else (1.0, 1.0, 1.0))
-    # The plan's regret is measured side by side with the best.
-    same = plan == best
-    keep(plan=plan, reached=(1.0, 1.0, 1.0) if same else oracle.speedup(best, plan, pairs=4))
-    if plan and not same:
-        keep(plan_speedup=oracle.speedup({}, plan, pairs=4))
-    keep(
-        oracle_seconds=time.monotonic() - began,
-        load=os.getloadavg()[0],
-        gains_median=statistics.median(gains.values()),
-    )
+        _write(out, known)
+    known["best"] = best
+    known["best_speedup"] = oracle.speedup({}, best, pairs=4) if best else (1.0, 1.0, 1.0)
+    _write(out, {**known, "seconds": time.monotonic() - began, "load": os.getloadavg()[0]})
+
+
+def reach(oracle: Oracle, out: Path, *, best: Settings, plan: Settings) -> None:
+    """How fast a plan is beside the best of all settings, and beside the script as it is."""
+    began = time.monotonic()
+    reached = (1.0, 1.0, 1.0) if plan == best else oracle.speedup(best, plan, pairs=4)
+    speedup = oracle.speedup({}, plan, pairs=4) if plan else (1.0, 1.0, 1.0)
+    _write(out, {"reached": reached, "speedup": speedup, "seconds": time.monotonic() - began})
+
+
+def _write(out: Path, content: object) -> None:
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -136,7 +126,11 @@ def main() -> None:
     content = json.loads(Path(situation).read_text(encoding="utf-8"))
     run = from_json(Run, Path(content["run"]).read_bytes(), source=content["run"])
     with Workspace() as workspace:
-        measure(Oracle(Bench(command, workspace, patience=120.0), run), Path(out), plan=content["plan"])
+        oracle = Oracle(Bench(command, workspace, patience=120.0), run)
+        if "plan" in content:
+            reach(oracle, Path(out), best=content["best"], plan=content["plan"])
+        else:
+            search(oracle, Path(out))
 
 
 if __name__ == "__main__":

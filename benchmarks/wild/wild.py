@@ -2,11 +2,12 @@
 
     python benchmarks/wild/wild.py list
     python benchmarks/wild/wild.py try NAME [--seconds 60]         the script as it is, for a while
-    python benchmarks/wild/wild.py run [NAME ...] [--budget 300]   diagnose, tune, search through; one script at a time
+    python benchmarks/wild/wild.py run [NAME ...] [--parts PART ...] [--again] [--budget 300]   one script at a time
     python benchmarks/wild/wild.py table
 
-Each script's results lie in benchmarks/results/wild/NAME.json; what is there is not measured again. Sources and data lie in
-~/.cache/hasten-wild (HASTEN_WILD), never in this repository.
+The parts of a run: `diagnose`; `oracle`, the best of all settings, which asks no rule of hasten's; `tune`; `regret`, the plan
+beside the oracle's. Each script's results lie in benchmarks/results/wild/NAME.json; what is there is not measured again
+unless --again. Sources and data lie in ~/.cache/hasten-wild (HASTEN_WILD), never in this repository.
 
 right      the first finding is answered by the optimization that gains most alone, or nothing gains and nothing is found
 regret     how much slower the plan is than the best of all settings, measured side by side
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +32,7 @@ from hasten.optimizations.catalog import CATALOG
 from hasten.records import Interval, Tuning, from_json
 
 RESULTS = HERE.parent / "results" / "wild"
+PARTS = ["diagnose", "oracle", "tune", "regret"]
 GAINS = 1.05  # a speedup that a diagnosis must not miss
 HASTEN = [sys.executable, "-m", "hasten"]
 OURS = {".hasten", "hasten.toml"}  # what hasten is asked to leave
@@ -51,8 +52,8 @@ def attempt(script: Script, seconds: float) -> None:
     restore(script)
 
 
-def measure(script: Script, *, budget: float) -> None:
-    """Every part that is not there yet."""
+def measure(script: Script, *, parts: list[str], again: bool, budget: float) -> None:
+    """Those of the parts that are not there yet; all of them `again`."""
     path = RESULTS / f"{script.name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -63,20 +64,32 @@ def measure(script: Script, *, budget: float) -> None:
     directory, variables = prepare(script), script.variables()
     scratch = CACHE / "results" / script.name
     scratch.mkdir(parents=True, exist_ok=True)
-    if "diagnose" not in found:
-        keep(repository=script.repository, commit=script.commit, tags=script.tags, healthy=script.healthy)
+    wanted = [part for part in parts if again or part not in found]
+    keep(repository=script.repository, commit=script.commit, tags=script.tags, healthy=script.healthy)
+    if "diagnose" in wanted:
         keep(diagnose=_diagnosed(script, directory, variables, scratch))
-    if "tune" not in found:
+    if "oracle" in wanted and (scratch / "run.json").exists():
+        if again:
+            (scratch / "oracle.json").unlink(missing_ok=True)
+        keep(oracle=_searched(script, directory, variables, scratch / "oracle.json", {}))
+    if "tune" in wanted:
         keep(tune=_tuned(script, directory, variables, scratch, budget=budget))
-    if "oracle" not in found and (scratch / "run.json").exists():
-        situation, out = scratch / "situation.json", scratch / "oracle.json"
-        content = {"run": str(scratch / "run.json"), "plan": found["tune"].get("settings", {})}
-        situation.write_text(json.dumps(content), encoding="utf-8")
-        command = [sys.executable, str(HERE / "oracle.py"), str(out), str(situation), *script.words]
-        code = _ended(command, directory, variables, scratch / "oracle.log", LONGEST)
-        if out.exists() and code == 0:
-            keep(oracle=json.loads(out.read_text(encoding="utf-8")))
-        restore(script)
+    if "regret" in wanted and "best" in found.get("oracle", {}) and "settings" in found.get("tune", {}):
+        plan, best = found["tune"]["settings"], found["oracle"]["best"]
+        keep(regret=_searched(script, directory, variables, scratch / "regret.json", {"plan": plan, "best": best}))
+
+
+def _searched(
+    script: Script, directory: Path, variables: dict[str, str], out: Path, plans: dict[str, object]
+) -> dict[str, Any]:
+    """What `oracle.py` wrote; "failed": how it ended, if badly."""
+    situation = out.with_name(f"{out.stem}-of.json")
+    situation.write_text(json.dumps({"run": str(out.with_name("run.json")), **plans}), encoding="utf-8")
+    command = [sys.executable, str(HERE / "oracle.py"), str(out), str(situation), *script.words]
+    code = _ended(command, directory, variables, out.with_suffix(".log"), LONGEST)
+    restore(script)
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return found if code == 0 else {**found, "failed": code}
 
 
 def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scratch: Path) -> dict[str, object]:
@@ -90,6 +103,7 @@ def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scrat
     if code != 0 or "{" not in text:
         return {**found, "output": text[-2000:]}
     record = json.loads(text[text.index("{") :])
+    (scratch / "run.json").write_text(json.dumps(record), encoding="utf-8")
     diagnosis = record["diagnosis"]
     findings = [
         {"kind": f["kind"], "recoverable": f["recoverable"], "title": f["title"]} for f in diagnosis["findings"]
@@ -111,7 +125,6 @@ def _tuned(
         restore(script)
         return {**found, "output": out.read_text(errors="replace")[-2000:]}
     tuning = from_json(Tuning, saved[-1].read_bytes(), source=str(saved[-1]))
-    shutil.copy(directory / ".hasten" / "runs" / tuning.runs[0] / "run.json", scratch / "run.json")
     restore(script)
     proof = tuning.proof
     return {
@@ -222,7 +235,7 @@ def table(known: dict[str, Script]) -> None:
         found = json.loads(path.read_text(encoding="utf-8"))
         row, oracle, tune = judged(found), found.get("oracle", {}), found.get("tune", {})
         proof = (tune.get("proof") or {}).get("speedup")
-        reached = oracle.get("reached")
+        reached = found.get("regret", {}).get("reached")
         best = oracle.get("best_speedup")
         print(
             f"{name:26} {found['diagnose'].get('step_seconds', float('nan')):8.3f} {row['first'] or '-':20.20} "
@@ -245,6 +258,8 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("names", nargs="*")
     running.add_argument("--budget", type=float, default=300.0)
+    running.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    running.add_argument("--again", action="store_true")
     wanted, known = parser.parse_args(), scripts()
     names = [wanted.name] if wanted.what == "try" else getattr(wanted, "names", [])
     unknown = [name for name in names if name not in known]
@@ -261,7 +276,7 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         for name in names or known:
             print(name, flush=True)
-            measure(known[name], budget=wanted.budget)
+            measure(known[name], parts=wanted.parts, again=wanted.again, budget=wanted.budget)
 
 
 if __name__ == "__main__":
