@@ -103,7 +103,7 @@ def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scrat
     if code != 0 or "{" not in text:
         return {**found, "output": text[-2000:]}
     record = json.loads(text[text.index("{") :])
-    (scratch / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    (scratch / "run.json").write_text(json.dumps(record["run"]), encoding="utf-8")
     diagnosis = record["diagnosis"]
     findings = [
         {"kind": f["kind"], "recoverable": f["recoverable"], "title": f["title"]} for f in diagnosis["findings"]
