@@ -67,6 +67,19 @@ CASES = {
     "denormals": Case(faulty=(50, 150), fixed=(200, 2200)),
     "small_batch": Case(faulty=(100, 900), fixed=(50, 550), fixed_steps=2 / 64),
     "script_bound": Case(faulty=(100, 1100), fixed=(100, 2100)),
+    "slow_transport": Case(faulty=(20, 120), fixed=(50, 550)),
+    "slow_transport_objects": Case(faulty=(100, 1100), fixed=(100, 2100)),
+    "waiting_samples": Case(faulty=(10, 70), fixed=(50, 550)),
+    "waiting_samples_main": Case(faulty=(20, 170), fixed=(50, 450)),
+    "waiting_samples_lock": Case(faulty=(10, 60), fixed=(100, 1100)),
+    "shallow_prefetch_few": Case(faulty=(40, 360), fixed=(40, 520), period=40),
+    "slow_sampler": Case(faulty=(100, 900), fixed=(200, 4200)),
+    "slow_sampler_workers": Case(faulty=(20, 120), fixed=(50, 550)),
+    "short_full_precision": Case(faulty=(4, 24), fixed=(4, 44)),
+    "short_anomaly_detection": Case(faulty=(10, 90), fixed=(20, 320)),
+    "short_validation_gradients": Case(faulty=(12, 72), fixed=(12, 120), period=12),
+    "amp_switched_off": Case(faulty=(5, 25), fixed=(5, 45)),
+    "crowded_decode": Case(faulty=(10, 60), fixed=(10, 80)),
 }
 
 
