@@ -85,6 +85,7 @@ class Interventions:
     switches_first: bool = False  # before the instruments below
     min_steps: int = 1  # of a switch's segment
     replay: bool = False  # held batches in the place of loaded ones
+    instant: bool = False  # the same, held by the loader's workers
     device_replay: str | None = None  # the same, held on this device
     join: bool = False  # several held batches as one
     drain: bool = False  # the loader alone, at the end

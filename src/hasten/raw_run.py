@@ -14,6 +14,7 @@ from hasten.protocol import EndedBy, Phase, StageName, StartMethod, TierName, re
 STAGES = "stages-{}.jsonl"  # file of StageLines, by process id
 # Names of segments; further ones are the causes that switches confirm.
 WARM_UP, PLAIN, MARKED, REPLAY, DEVICE_REPLAY, JOIN = "warm-up", "plain", "marked", "replay", "device replay", "join"
+INSTANT = "instant samples"
 # Flags of a forward: module in training, grad mode on, output needs grad, under autocast.
 TRAINING, GRAD, OUTPUT_GRAD, AUTOCAST = 1, 2, 4, 8
 UNKNOWN_LENGTH = -1  # of a batch that holds no tensor
@@ -153,6 +154,14 @@ class LoaderSettings:
 
 
 @dataclass(kw_only=True)
+class Drawn:
+    """What choosing the indices of batches took, in the training process: in all, and how many times."""
+
+    seconds: float = 0.0
+    times: int = 0
+
+
+@dataclass(kw_only=True)
 class RawLoader:
     """A loader that the process iterated."""
 
@@ -161,6 +170,8 @@ class RawLoader:
     pids: list[int] = field(default_factory=list)  # of its workers
     bytes_per_batch: int | None = None
     dtypes: tuple[str, ...] = ()
+    sampling: Drawn = field(default_factory=Drawn)  # of each batch but an epoch's first
+    sampling_at_start: Drawn = field(default_factory=Drawn)  # of each epoch's first, and those of batches made ahead
     cache: tuple[TierCounts, ...] = ()
     num_cache_misses: int | None = None
 

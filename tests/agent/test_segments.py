@@ -140,7 +140,7 @@ def test_switches_go_on_and_off_in_balance():
         off=lambda: state.update(on=False),
         settle=2,
     )
-    for segment in alternate([switch], seconds=4.0, rounds=2):
+    for segment in alternate(History(), [switch], seconds=4.0, rounds=2):
         segment.enter()
         log.append((segment.is_baseline, state["on"], segment.settle))
         segment.leave()
@@ -154,10 +154,20 @@ def test_switches_go_on_and_off_in_balance():
 
 def test_each_switch_has_the_whole_time_to_itself():
     names = ["tf32", "denormals"]
-    segments = list(alternate([Switch(name=n, on=print, off=print) for n in names], seconds=6.0))
+    segments = list(alternate(History(), [Switch(name=n, on=print, off=print) for n in names], seconds=6.0))
     for name in names:
         mine = [s for s in segments if s.name == name]
         assert sum(s.min_seconds for s in mine) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(("with_it", "rounds"), [(0.1, 1), (0.098, 3), (0.12, 1)])
+def test_a_switch_that_gains_nothing_in_its_first_round_gets_no_other(with_it, rounds):
+    history = History()
+    segments = []
+    for segment in alternate(history, [Switch(name="tf32", on=print, off=print)], seconds=6.0):
+        segments.append(segment)
+        history.seconds.setdefault("tf32", []).append(0.1 if segment.is_baseline else with_it)
+    assert len(segments) == 4 * rounds
 
 
 def walked(scheduler, *, steps, seconds=0.1):

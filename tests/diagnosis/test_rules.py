@@ -21,6 +21,17 @@ def stage(name, detail="", seconds=2.4):
     return Stage(name=name, detail=detail, num_calls=1280, seconds=seconds, cpu_seconds=seconds)
 
 
+def waiting(name, detail="", seconds=2.4):
+    """A stage that is on a core for a tenth of its time."""
+    return msgspec.structs.replace(stage(name, detail, seconds), cpu_seconds=seconds / 10)
+
+
+def handing_over(*, instant, replay, **changes):
+    """A run that waits for two workers: the step without their work, and without them."""
+    tries = [tried("instant samples", instant), tried("replay", replay)]
+    return run(steps=steps(phases=WAITS), loaders=(loader(**changes),), interventions=tries)
+
+
 def fixed(kind, ratio=0.6, *, trial=None, **settings):
     """A run in which fixing this fault was tried."""
     return run(interventions=[tried(trial or kind, ratio, **settings)])
@@ -76,6 +87,9 @@ CASES = {
     "slow_decode": (fed(stage("decode", "Pillow JPEG")), fed()),
     "slow_transform": (fed(stage("transform", "RandomRotation")), fed()),
     "slow_collate": (fed(stage("collate")), fed()),
+    "slow_sampler": (fed(sampler_seconds=0.05), fed()),
+    "slow_transport": (handing_over(instant=0.8, replay=0.4), handing_over(instant=None, replay=0.4)),
+    "waiting_samples": (fed(waiting("transform", "Bucket.get")), fed()),
     "too_few_workers": (loading("too_few_workers"), loading("too_few_workers", None)),
     "too_many_workers": (loading("too_many_workers"), loading("too_many_workers", None)),
     "shallow_prefetch": (loading("shallow_prefetch"), loading("shallow_prefetch", None)),
@@ -320,6 +334,66 @@ def test_images_are_read_because_they_are_decoded():
     (finding,) = diagnose(case).findings
     assert finding.kind == "slow_decode"
     assert finding.recoverable == pytest.approx(2.2 / 40)
+
+
+def test_work_recovers_no_more_than_it_takes():
+    cheap = {
+        "stages": (stage("transform", "Normalize", 0.2),),
+        "num_measured_batches": 40,
+        "num_measured_samples": 1280,
+    }
+    (finding,) = diagnose(handing_over(instant=None, replay=0.4, **cheap)).findings
+    assert (finding.kind, finding.recoverable) == ("slow_transform", pytest.approx(0.2 / 40))
+    assert kinds(handing_over(instant=0.98, replay=0.4, **cheap)) == ["slow_transport"]
+
+
+def test_work_and_transport_share_what_instant_loading_saves():
+    busy = {"stages": (stage("transform", "Rotate", 8.0),), "num_measured_batches": 40, "num_measured_samples": 1280}
+    found = {f.kind: f.recoverable for f in diagnose(handing_over(instant=0.7, replay=0.4, **busy)).findings}
+    assert found == {"slow_transport": pytest.approx(0.03), "slow_transform": pytest.approx(0.03)}
+
+
+def test_choosing_indices_is_not_blamed_on_fetching_them():
+    held = loader(in_memory=True, num_workers=0, sampler_seconds=0.04)
+    found = diagnose(run(steps=steps(phases=WAITS), facts={"gather_seconds": 0.001}, loaders=(held,))).findings
+    assert {f.kind: f.recoverable for f in found} == {
+        "slow_sampler": pytest.approx(0.04),
+        "python_bound_data": pytest.approx(0.019),
+    }
+
+
+def test_an_epochs_order_costs_its_share_of_the_epoch():
+    slow = loader(num_workers=0, sampler_start_seconds=1.5)
+    starting = steps(rare={"epoch_start": (10, 1.5)})
+    (finding,) = diagnose(run(steps=starting, facts={"steps_per_epoch": 10.0}, loaders=(slow,))).findings
+    assert (finding.kind, finding.recoverable) == ("slow_sampler", pytest.approx(0.15))
+
+
+def test_a_worker_without_a_core_does_not_wait():
+    starved = fed(waiting("transform", "Rotate"), num_workers=2, batch_delay=0.05)
+    assert kinds(starved)[0] == "slow_transform"
+
+
+def test_more_workers_for_samples_that_wait_are_said_to_need_no_core():
+    few = loader(
+        stages=(waiting("getitem"),),
+        num_measured_batches=40,
+        num_measured_samples=1280,
+        batch_work_seconds=(0.1, 0.2),
+    )
+    confirmed = tried("too_few_workers", 0.5, num_workers="16")
+    (finding,) = diagnose(run(steps=steps(phases=WAITS), loaders=(few,), interventions=[confirmed])).findings
+    assert (finding.kind, finding.confirmed_by) == ("waiting_samples", "too_few_workers")
+    assert finding.remedy.startswith("Set num_workers=16: workers that wait need no core")
+
+
+def test_unevenness_is_told_where_more_workers_help_too():
+    uneven = loader(sample_seconds=(0.001, 0.002, 0.2), batch_work_seconds=(0.1, 0.2))
+    tries = [tried("too_few_workers", 0.5, num_workers="2"), tried("shallow_prefetch", 0.7, prefetch_factor="32")]
+    assert kinds(run(steps=steps(phases=WAITS), loaders=(uneven,), interventions=tries)) == [
+        "too_few_workers",
+        "shallow_prefetch",
+    ]
 
 
 def test_slow_work_says_how_many_cores_would_keep_up():

@@ -195,7 +195,7 @@ def test_more_workers_are_tried_where_batches_are_waited_for():
 
 def test_workers_that_wait_for_a_disk_may_be_more_than_the_cores():
     stages = (Stage(name="read", num_calls=10, seconds=1.0, cpu_seconds=0.1),)
-    slow = loader(num_workers=4, stages=stages, batch_work_seconds=(0.4,), prefetch_factor=2)
+    slow = loader(num_workers=4, stages=stages, num_measured_batches=2, batch_work_seconds=(0.4,), prefetch_factor=2)
     found = launches(loaders=(slow,), phases=WAITING)["too_few_workers"]
     assert int(found.settings["num_workers"]) > 4
 

@@ -65,6 +65,7 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
 
 def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
     from hasten.agent import facts, hooks, readouts, saving, workers
+    from hasten.agent.instant import InstantSamples
     from hasten.agent.marks import Marks
     from hasten.agent.models import Models
     from hasten.agent.schedule import program_of
@@ -76,7 +77,7 @@ def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
         multiprocessing.process.current_process()._config["tempdir"] = spec.sockets  # type: ignore[attr-defined]
     marks, history = Marks(), History()
     if spec.quality is None:  # of a comparison only the step's time and the training's course are wanted
-        workers.install(folder, patches)
+        workers.install(folder, patches, instant=InstantSamples(folder) if spec.interventions.instant else None)
     session = Session(folder, history=history, marks=marks, models=Models(patches))
     hooks.install(session, patches)
     if spec.quality is None:

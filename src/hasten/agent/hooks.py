@@ -82,6 +82,9 @@ class Listener(Protocol):
     def loader_ends(self, iterator: object, start: float) -> None:
         """An iterator's workers have been ended."""
 
+    def indices_drawn(self, iterator: object, seconds: float, *, starting: bool) -> None:
+        """A sampler has given a batch's indices; `starting`: within `iter(loader)`."""
+
     def next_batch(self, iterator: object, fetch: Function) -> object:
         """Fetch a batch by `fetch()` and hand it over."""
         ...
@@ -133,6 +136,19 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
 
         return __next__
 
+    def make_next_index(original: Function) -> Function:
+        @functools.wraps(original)
+        def _next_index(self: object) -> object:
+            if get_ident() != marks.thread:
+                return original(self)
+            start = marks.now()
+            try:
+                return original(self)
+            finally:
+                listener.indices_drawn(self, marks.now() - start, starting=bool(starting))
+
+        return _next_index
+
     def make_shutdown(original: Function) -> Function:
         @functools.wraps(original)
         def _shutdown_workers(self: object) -> object:
@@ -149,6 +165,7 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
     patches.wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", make_shutdown)
     # The iterator keeps its type: frameworks look into it.
     patches.wrap(_BaseDataLoaderIter, "__next__", make_next)
+    patches.wrap(_BaseDataLoaderIter, "_next_index", make_next_index)
 
 
 def _hook_backward(listener: Listener, patches: Patches) -> None:

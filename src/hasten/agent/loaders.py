@@ -25,6 +25,7 @@ class Loaders:
         self._taken: list[int] = []  # batches since the loader's last start
         self._starts: list[int] = []  # since the warm-up ended
         self._caches: dict[int, Callable[[], object]] = {}
+        self._drawn_early = 0.0  # seconds for the indices of a loader that is about to start
         self._last = 0
         self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
         self._asked_number = 0
@@ -48,6 +49,9 @@ class Loaders:
                 self._starts.append(0)
             self._numbers[loader] = number
         self._numbers[iterator] = number
+        early = self._facts[number].sampling_at_start
+        early.seconds, early.times = early.seconds + self._drawn_early, early.times + 1
+        self._drawn_early = 0.0
         cache = getattr(iterator, "cache", None) or _memo_in_use()
         if cache is not None:
             self._caches[number] = ref(cache)
@@ -66,6 +70,19 @@ class Loaders:
         number = self._numbers.get(loader)
         number = self._same_as(_settings(loader)) if number is None else number
         return -1 if number is None else number
+
+    def drew(self, iterator: object, seconds: float, *, starting: bool) -> None:
+        """Note what choosing a batch's indices took; `starting`: within `iter(loader)`."""
+        number = self._numbers.get(iterator)
+        if number is None:
+            self._drawn_early += seconds
+            return
+        facts = self._facts[number]
+        if starting or not self._taken[number]:
+            facts.sampling_at_start.seconds += seconds
+        else:
+            facts.sampling.seconds += seconds
+            facts.sampling.times += 1
 
     def known(self, iterator: object) -> int | None:
         """The loader's number, if its iterator was seen."""

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hasten.agent.session import Session
-from hasten.agent.tree import tensors_in
+from hasten.agent.tree import mapped, tensors_in
 from hasten.patches import Patches
 from hasten.raw_run import DEVICE_REPLAY, JOIN, REPLAY
 
@@ -56,7 +56,7 @@ class Replay:
     def to_device(self, device: str) -> None:
         """Move the held batches, so that the script's own copies find nothing to do."""
         try:
-            self._held = {n: [_map(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
+            self._held = {n: [mapped(b, lambda t: t.to(device)) for b in held] for n, held in self._held.items()}
         except RuntimeError as error:  # there may be no room for them
             self._fail(error)
 
@@ -110,10 +110,10 @@ class Replay:
         # The script may change what it was given, so what is held is a copy: of plain tensors, whose changes are counted,
         # also where the script evaluates in inference mode.
         with torch.inference_mode(False):
-            kept = copy.deepcopy(_map(batch, lambda t: t.clone() if t.is_inference() else t))
+            kept = copy.deepcopy(mapped(batch, lambda t: t.clone() if t.is_inference() else t))
             if any(t.is_pinned() for t in tensors_in(batch)):
                 # A copy of pinned memory is pageable.
-                kept = _map(kept, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
+                kept = mapped(kept, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
         held.append(kept)
 
     def _watch_for_changes(self) -> None:
@@ -171,18 +171,6 @@ def drain(session: Session, *, seconds: float) -> tuple[list[float], str]:
             # Epochs too short to empty the queue: count the whole epoch, worker start included.
             return [], "epochs too short to drain"
     return times, ""
-
-
-def _map(batch: object, move: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    if isinstance(batch, torch.Tensor):
-        return move(batch)
-    if isinstance(batch, dict):
-        return type(batch)({k: _map(v, move) for k, v in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(v, move) for v in batch))  # pyright: ignore[reportArgumentType]
-    if isinstance(batch, (list, tuple)):
-        return type(batch)([_map(v, move) for v in batch])
-    return batch
 
 
 def _join(batches: list[object]) -> object:

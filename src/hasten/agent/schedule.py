@@ -11,6 +11,7 @@ from time import perf_counter
 
 from hasten.agent import facts, replay
 from hasten.agent.handle import Handle
+from hasten.agent.instant import InstantSamples
 from hasten.agent.segments import (
     JOINED,
     Program,
@@ -27,7 +28,7 @@ from hasten.agent.session import Session
 from hasten.agent.status import leave
 from hasten.patches import Patches
 from hasten.protocol import TURN_ASKED, TURN_GIVEN, Interventions, LaunchSpec, SwitchSpec
-from hasten.raw_run import DEVICE_REPLAY, JOIN, MARKED, PLAIN, REPLAY
+from hasten.raw_run import DEVICE_REPLAY, INSTANT, JOIN, MARKED, PLAIN, REPLAY
 
 SLOW_STEP = 0.3  # seconds
 
@@ -105,7 +106,12 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
 
     def instruments(slow: bool) -> Program:
         if asked.replay:
-            yield from _replaying(player, session, seconds, rounds=1 if slow else 2)
+            yield from _replaying(REPLAY, player.on, player.off, session, seconds, rounds=1 if slow else 2)
+        if asked.instant and _flushed_within(session, seconds):
+            player.off()
+            held = InstantSamples(session.folder)
+            yield from _replaying(INSTANT, held.on, held.off, session, seconds, rounds=1 if slow else 2)
+            held.off()
         if asked.join:  # held against replay: its batches come from where those did
             yield from _held(JOIN, lambda: player.join(JOINED), seconds)
             player.off()
@@ -118,6 +124,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
     def switching(slow: bool) -> Program:
         # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
         yield from alternate(
+            session.scheduler.history,
             switches,
             seconds=seconds,
             rounds=1 if slow else 3,
@@ -141,21 +148,28 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
     return program()
 
 
-def _replaying(player: replay.Replay, session: Session, seconds: float, *, rounds: int) -> Program:
-    """Loaded and replayed batches in the order A B B A A B, so that the machine's drift falls on both."""
+def _flushed_within(session: Session, seconds: float) -> bool:
+    """Whether the batches that lie ready are gone soon enough to see what comes after them."""
+    return session.loaders.queue_length() * session.scheduler.warm_step() < seconds
+
+
+def _replaying(
+    name: str, on: Callable[[], object], off: Callable[[], object], session: Session, seconds: float, *, rounds: int
+) -> Program:
+    """Loaded and held batches in the order A B B A A B, so that the machine's drift falls on both."""
     last = False
-    for on in (*(False, True, True, False) * rounds, False, True):
+    for held in (*(False, True, True, False) * rounds, False, True):
         # While batches are replayed the workers fill their queue: what lies there is no measure of their pace.
-        queued = session.loaders.queue_length() if last and not on else 0
+        queued = session.loaders.queue_length() if name == INSTANT or (last and not held) else 0
         yield Segment(
-            name=REPLAY,
-            is_baseline=not on,
-            min_seconds=seconds / 5,
+            name=name,
+            is_baseline=not held,
+            min_seconds=seconds / 8,
             min_steps=1,
-            settle=2 + queued if on != last else 0,
-            enter=player.on if on else player.off,
+            settle=2 + queued if held != last else 0,
+            enter=on if held else off,
         )
-        last = on
+        last = held
 
 
 def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:

@@ -10,6 +10,7 @@ from hasten.raw_run import MARKED, PLAIN, WARM_UP, RawSegment
 from hasten.stats import mean_interval
 
 TURN = 0.1  # seconds; the shorter, the more there are to compare, but caches must warm up in each
+NO_GAIN = 0.99  # of the plain step's time: a switch that takes more in its first round is not tried further
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
 
@@ -59,7 +60,7 @@ def measure(
     An epoch that would end within the time is waited for, for its end carries costs of its own. `last` is a
     segment to end with.
     """
-    length = max(0.4, min(2.0, seconds / 12))
+    length = max(0.4, min(1.0, seconds / 12))
     least = 2
     if num_steps is not None:
         # Both sides get their half of so many steps, however short.
@@ -137,6 +138,7 @@ class Switch:
 
 
 def alternate(
+    history: History,
     switches: Sequence[Switch],
     *,
     seconds: float,
@@ -144,9 +146,10 @@ def alternate(
     min_steps: int = 1,
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> Program:
-    """Each switch against the plain step, in the order A B B A.
+    """Each switch against the plain step, in the order A B B A; one that gains nothing in the first round gets no other.
 
     Args:
+        history: what was seen so far.
         switches: what is turned on and off, one after another.
         seconds: for each switch.
         rounds: of A B B A.
@@ -158,7 +161,9 @@ def alternate(
         if time_left() <= 0:
             return
         before = None
-        for _ in range(rounds):
+        for number in range(rounds):
+            if number and _gains_nothing(history.seconds.get(switch.name, [])):
+                break
             for on in (False, True, True, False):
                 changed, before = on != before, on
                 yield Segment(
@@ -170,6 +175,11 @@ def alternate(
                     enter=switch.on if on else nothing,
                     leave=switch.off if on else nothing,
                 )
+
+
+def _gains_nothing(means: Sequence[float]) -> bool:
+    """Whether the first round, A B B A, shows next to no gain."""
+    return len(means) >= 4 and means[1] + means[2] > NO_GAIN * (means[0] + means[3])
 
 
 WARM_STEPS = 3

@@ -109,6 +109,11 @@ class Session:
         if number is not None and self.marks.here() and not self.closing:
             self.marks.add("end", start, number)
 
+    @_standing_aside
+    def indices_drawn(self, iterator: object, seconds: float, *, starting: bool) -> None:
+        """A sampler has given a batch's indices."""
+        self.loaders.drew(iterator, seconds, starting=starting)
+
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
         marks, loaders = self.marks, self.loaders

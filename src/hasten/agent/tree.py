@@ -37,6 +37,19 @@ def num_samples(batch: object) -> int | None:
     return int(first.shape[0]) if first is not None else None
 
 
+def mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
+    """A copy of a batch with each of its tensors changed: in lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)({k: mapped(v, change) for k, v in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(v, change) for v in value))  # pyright: ignore[reportArgumentType]
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(v, change) for v in value])
+    return value
+
+
 def with_tensors(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """The same tree with each tensor changed: lists, tuples, dicts, and outputs of the script's own class."""
     if isinstance(value, torch.Tensor):

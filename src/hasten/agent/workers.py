@@ -23,6 +23,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from hasten.agent import libraries
 from hasten.agent.frames import LineSampler, without_ours
+from hasten.agent.instant import InstantSamples
 from hasten.agent.stages import Function, Key, Totals, clock, run_delay
 from hasten.agent.tree import num_samples, tensors_in
 from hasten.patches import Patches, warn
@@ -43,9 +44,9 @@ def serve(loader: int | None, *, timed: bool) -> None:
     _serving = (loader, timed)
 
 
-def install(folder: Path, patches: Patches) -> None:
+def install(folder: Path, patches: Patches, *, instant: InstantSamples | None = None) -> None:
     """Time what torch's fetchers do from now on, in this process and in those forked from it."""
-    recorder = _Recorder(folder)
+    recorder = _Recorder(folder, instant)
     for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):  # pyright: ignore[reportPrivateUsage]
         patches.wrap(kind, "fetch", functools.partial(_timed_fetch, recorder))
     libraries.install(patches)
@@ -70,9 +71,16 @@ def _timed_fetch(recorder: _Recorder, original: Function) -> Function:
         working = get_worker_info() is not None
         if clock.thread is not None or not (working or _serving[1]):
             return original(self, index)
+        held = recorder.instant.batch() if recorder.instant is not None else None
+        if held is not None:
+            return held
         if recorder.wanted():
-            return recorder.fetch(self, original, index)
-        return recorder.pass_by(self, original, index) if working else original(self, index)
+            batch = recorder.fetch(self, original, index)
+        else:
+            batch = recorder.pass_by(self, original, index) if working else original(self, index)
+        if recorder.instant is not None and working:
+            recorder.instant.hold(batch)
+        return batch
 
     return fetch
 
@@ -99,7 +107,8 @@ def _time_tasks(recorder: _Recorder, patches: Patches, module: Any) -> None:
 class _Recorder:
     """Times batches in one process and writes their lines."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, instant: InstantSamples | None) -> None:
+        self.instant = instant
         self._folder = folder
         self._pid = 0
         self._file = -1

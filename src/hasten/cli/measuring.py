@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
 
 
+BEGUN_WITHIN = 45.0  # seconds from the start in which a diagnosis begins a launch; an answer takes a minute
+
 # ------------------------------------------------------------------------------------------------------ check
 
 
@@ -81,6 +83,7 @@ def _diagnose(args: argparse.Namespace) -> int:
                 seconds=args.seconds,
                 patience=args.wait,
                 quick=args.quick,
+                begun_within=BEGUN_WITHIN,
                 # The script's output must not mix with the JSON.
                 script_output=sys.stderr.fileno() if args.json else None,
             ),

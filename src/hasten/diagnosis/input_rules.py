@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hasten import format
+from hasten.diagnosis.breakdown import intervention
 from hasten.diagnosis.case import WORTH, Case
 from hasten.records import Finding, FindingKind, HotLine, Interval, LoaderFacts, Stage
 
 # Share of the headroom from which an option of the loader counts as the cause instead of the stages. More workers only
 # hide slow work; too many of them, or too short a queue, is a problem whatever the work is.
-SUFFICES = {"too_few_workers": 0.75, "too_many_workers": 0.5, "shallow_prefetch": 0.5}
+SUFFICES = {"too_few_workers": 0.75, "waiting_samples": 0.75, "too_many_workers": 0.5, "shallow_prefetch": 0.5}
 
 STAGE_KINDS: dict[str, FindingKind] = {
     "read": "slow_read",
@@ -36,6 +37,8 @@ def findings(case: Case) -> Iterator[Finding]:
         return
     if (startup := _worker_startup(case, train)) is not None:
         yield startup
+    if (sampler := _slow_sampler(case, train)) is not None:
+        yield sampler
     headroom = case.headroom
     if headroom is None:
         return
@@ -43,18 +46,81 @@ def findings(case: Case) -> Iterator[Finding]:
     # wait although some are ready: the next one in order may be missing, or its worker too busy to hand it over.
     if not case.waits and not case.crowding:
         return
-    # Threads that spin on the workers' cores also delay batches, which is a finding of its own.
+    # Threads that spin on the workers' cores also delay batches, which is a finding of its own; so is choosing indices.
     spinning = max((m[0] for t in ("thread_contention", "passive_waiting") if (m := case.measured(t))), default=0.0)
-    headroom = max(0.0, headroom - spinning)
+    headroom = max(0.0, headroom - spinning - _sampling(case, train))
+    if (transport := _transport(case, train)) is not None:
+        yield transport
+        headroom = max(0.0, headroom - transport.recoverable)
     if train.in_memory:
         if (found := _python_bound(case, train, headroom)) is not None:
             yield found
         return
     settings = [f for f in (_workers(case, train), _prefetch(case, train)) if f is not None]
-    settings.sort(key=lambda f: -f.recoverable)
-    yield from settings[:1]
-    given = sum(f.recoverable for f in settings[:1] if f.recoverable >= SUFFICES[f.kind] * headroom)
-    yield from _stages(case, train, headroom - given)
+    yield from settings
+    given = max((f.recoverable for f in settings if f.recoverable >= SUFFICES[f.kind] * headroom), default=0.0)
+    if not any(f.kind == "waiting_samples" for f in settings):
+        yield from _stages(case, train, headroom - given)
+
+
+def _sampling(case: Case, train: LoaderFacts) -> float:
+    """Seconds per step that choosing indices takes within an epoch."""
+    return (train.sampler_seconds or 0.0) * case.batches
+
+
+def _slow_sampler(case: Case, train: LoaderFacts) -> Finding | None:
+    """Choosing which samples come next, which the training process does itself however many workers there are."""
+    within, steps = _sampling(case, train), case.facts.steps_per_epoch
+    at_start = (train.sampler_start_seconds or 0.0) / steps if steps else 0.0
+    saved = min(within + at_start, case.phase("data_wait", "epoch_start"))
+    lines = [h for h in case.lines("data_wait") if h.where.function != "__getitem__"]
+    return Finding(
+        kind="slow_sampler",
+        title="Choosing the samples of a batch is slow",
+        recoverable=saved,
+        interval=_bounded(case, saved),
+        confirmed_by="replay" if case.measured("replay") else None,
+        because=(
+            f"the sampler takes {format.seconds(within)} per step"
+            + (f", and {format.seconds(train.sampler_start_seconds or 0.0)} at an epoch's start" if at_start else ""),
+            "it runs in the training process, whatever the number of workers",
+        ),
+        remedy="Choose the indices once per epoch, in whole arrays (torch.randperm, np.argsort, torch.multinomial).",
+        where=max(lines, key=lambda h: h.seconds).where if lines else train.where,
+    )
+
+
+def _transport(case: Case, train: LoaderFacts) -> Finding | None:
+    """What is left of the wait when workers hand over batches that they need not make."""
+    instant, replay = intervention(case.run, "instant samples"), intervention(case.run, "replay")
+    if instant is None or replay is None or instant.ratio is None or replay.ratio is None:
+        return None
+    one, other, choosing = instant.ratio, replay.ratio, _sampling(case, train)
+    saved, low, high = (
+        case.regular * (with_workers - without) - choosing
+        for with_workers, without in ((one.value, other.value), (one.low, other.high), (one.high, other.low))
+    )
+    if low <= 0:
+        return None
+    because = [
+        f"if workers need not make their batches the step takes {format.seconds(case.regular * one.value)}; "
+        f"if they need not hand them over either, {format.seconds(case.regular * other.value)}"
+    ]
+    if train.bytes_per_batch:
+        because.append(f"{format.size(train.bytes_per_batch)} a batch ({', '.join(train.dtypes)})")
+    else:
+        because.append("a batch has no tensors: all of it is pickled")
+    return Finding(
+        kind="slow_transport",
+        title="Handing batches from workers to training is slow",
+        recoverable=saved,
+        interval=Interval(value=saved, low=low, high=high),
+        confirmed_by="instant samples",
+        because=tuple(because),
+        remedy="Hand over tensors rather than Python objects, in the smallest dtype, and only what training reads; "
+        "or make cheap samples without workers (num_workers=0).",
+        where=train.where,
+    )
 
 
 def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
@@ -65,8 +131,9 @@ def _worker_startup(case: Case, train: LoaderFacts) -> Finding | None:
     if measured is None and (case.tried("worker_startup") or (train.persistent_workers and not train.recreated)):
         return None
     # Without a trial: all of it except one ordinary wait.
-    saved, interval = measured if measured is not None else (start * 0.9, None)
     steps = case.facts.steps_per_epoch
+    choosing = (train.sampler_start_seconds or 0.0) / steps if steps else 0.0
+    saved, interval = measured if measured is not None else (max(0.0, 0.9 * start - choosing), None)
     return Finding(
         kind="worker_startup",
         title="Workers restart every epoch",
@@ -91,7 +158,7 @@ def _python_bound(case: Case, train: LoaderFacts, headroom: float) -> Finding | 
     if gather is None or wait < WORTH * case.step:
         return None
     # With workers the wait is not everything: they also use cores that the step needs.
-    bound = headroom if train.num_workers else wait
+    bound = headroom if train.num_workers else wait - _sampling(case, train)
     saved = max(0.0, bound - gather * case.batches)
     size = train.batch_size or 1
     return Finding(
@@ -134,10 +201,12 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
             because.append(
                 f"a worker needs {format.seconds(work)} per batch, the rest of the step {format.seconds(rest)}"
             )
-            if keeping_up := _keeping_up(case, train):
+            if not _samples_wait(train) and (keeping_up := _keeping_up(case, train)):
                 because.append(keeping_up)
         if train.num_workers > case.run.machine.num_cores:
             because.append(f"{train.num_workers} workers share {case.run.machine.num_cores:g} cores")
+        if kind == "too_few_workers" and _samples_wait(train):
+            return _waiting(case, train, measured, because, remedy=f"Set num_workers={number}: {AT_ONCE}.")
         return Finding(
             kind=kind,
             title=title,
@@ -149,6 +218,41 @@ def _workers(case: Case, train: LoaderFacts) -> Finding | None:
             where=train.where,
         )
     return None
+
+
+WAITING = 0.5  # share of the work's time from which it is called waiting
+AT_ONCE = "workers that wait need no core of their own"
+
+
+def _samples_wait(train: LoaderFacts) -> bool:
+    """Whether samples wait for something other than a core or a disk: a server, a lock, another process."""
+    return bool(train.stages) and train.waiting_share > WAITING and _longest_wait(train.stages).name != "read"
+
+
+def _longest_wait(stages: Sequence[Stage]) -> Stage:
+    return max(stages, key=lambda s: s.seconds - s.cpu_seconds)
+
+
+def _waiting(
+    case: Case, train: LoaderFacts, measured: tuple[float, Interval], because: list[str], *, remedy: str
+) -> Finding:
+    first = _longest_wait(train.stages)
+    number = max(1, train.num_measured_samples)
+    text = (
+        f"{first.detail or first.name} takes {format.seconds(first.seconds / number)} per sample, "
+        f"{format.seconds(first.cpu_seconds / number)} of it on a core"
+    )
+    line = _worker_line(case, "waiting_samples", first.detail)
+    return Finding(
+        kind="waiting_samples",
+        title="Samples wait instead of computing",
+        recoverable=measured[0],
+        interval=measured[1],
+        confirmed_by="too_few_workers",
+        because=(text, *because),
+        remedy=remedy,
+        where=line.where if line is not None else train.where,
+    )
 
 
 def _keeping_up(case: Case, train: LoaderFacts) -> str:
@@ -229,8 +333,11 @@ def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding
         cost = _Cost(kind=kind, seconds=sum(s.seconds for s in stages) * per_step, stages=stages)
         if cost.seconds < 0.2 * total:
             continue
-        # Parallel workers: the step takes as long as the loader's work, so it shrinks in proportion.
-        saved = cost.seconds / total * case.regular if train.num_workers else cost.seconds
+        if kind in ("slow_transform", "slow_collate") and _samples_wait(train):
+            cost = replace(cost, kind="waiting_samples")
+        # Parallel workers: the step takes as long as the loader's work, so it shrinks in proportion. No work costs more
+        # than one worker takes for it.
+        saved = min(cost.seconds, cost.seconds / total * case.regular) if train.num_workers else cost.seconds
         if case.crowding:
             saved = cost.seconds / total * headroom  # a share of the time that the workers' cores cost
         yield _stage_finding(case, train, cost, min(saved, headroom), total)
@@ -238,7 +345,8 @@ def _stages(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Finding
 
 def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, total: float) -> Finding:
     samples = max(1, train.num_measured_samples)
-    first = max((s for s in cost.stages if STAGE_KINDS[s.name] == cost.kind), key=lambda s: s.seconds)
+    of_kind = [s for s in cost.stages if STAGE_KINDS[s.name] == cost.kind] or cost.stages
+    first = max(of_kind, key=lambda s: s.seconds)
     name = first.detail or ("other code in __getitem__" if first.name == "getitem" else first.name)
     because = [f"{name} takes {format.seconds(first.seconds / samples)} per sample"]
     others = [s.detail or s.name for s in cost.stages if s is not first and s.seconds > 0.05 * first.seconds]
@@ -264,6 +372,10 @@ def _stage_finding(case: Case, train: LoaderFacts, cost: _Cost, saved: float, to
 
 def _title_and_remedy(case: Case, train: LoaderFacts, kind: str, first: Stage, because: list[str]) -> tuple[str, str]:
     if kind == "slow_read":
+        if train.waiting_share > WAITING:
+            because.append(
+                f"{format.share(train.waiting_share)} of the loader's work is waiting: more workers wait at once"
+            )
         read = case.run.file_read
         if read is not None and read.cold_seconds is not None:
             because.append(
@@ -290,6 +402,12 @@ def _title_and_remedy(case: Case, train: LoaderFacts, kind: str, first: Stage, b
         return (
             f"Slow decoding ({first.detail})",
             f"Store the images at the size you train on, {faster}or cache decoded samples.",
+        )
+    if kind == "waiting_samples":
+        because.append(f"{format.share(train.waiting_share)} of that time it waits: no core is at work for it")
+        return (
+            "Samples wait instead of computing",
+            f"Have more samples wait at once (num_workers: {AT_ONCE}), ask for many with one request, or keep the answers.",
         )
     if kind == "slow_collate":
         return "Slow collating", "Let collate_fn stack whole arrays; build each sample's tensors in __getitem__."

@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from hasten.raw_run import Fetched, RawLoader, RawRun, StageLine
+from hasten.raw_run import Drawn, Fetched, RawLoader, RawRun, StageLine
 from hasten.records import CacheTier, LoaderFacts, Role, Stage, StageName, Where
 
 MOST_SAMPLES = 2000
@@ -69,6 +69,8 @@ def _facts(loader: RawLoader, role: Role, lines: Sequence[StageLine], ready: Seq
         batch_delay=_delay(lines),
         sample_seconds=tuple(samples[:: max(1, len(samples) // MOST_SAMPLES)]),
         queue_ready=tuple(ready[:MOST_SAMPLES]),
+        sampler_seconds=_mean(loader.sampling),
+        sampler_start_seconds=_mean(loader.sampling_at_start),
         bytes_per_batch=loader.bytes_per_batch,
         dtypes=loader.dtypes,
         files=tuple(files[:MOST_FILES]),
@@ -96,6 +98,10 @@ def _stages(lines: Sequence[StageLine]) -> tuple[Stage, ...]:
         for (name, detail), (calls, seconds, cpu, num_bytes) in total.items()
     ]
     return tuple(sorted(stages, key=lambda s: -s.seconds))
+
+
+def _mean(drawn: Drawn) -> float | None:
+    return drawn.seconds / drawn.times if drawn.times else None
 
 
 def _delay(lines: Sequence[StageLine]) -> float | None:

@@ -23,7 +23,7 @@ from hasten.launch.shares import Shares
 from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.optimizations.optimization import LEAST_SECONDS, WORTH, Experiment, Optimization, Symptoms, spec_of
 from hasten.protocol import FixSpec, Interventions, SwitchSpec, Value
-from hasten.raw_run import DEVICE_REPLAY, JOIN, PLAIN, REPLAY
+from hasten.raw_run import DEVICE_REPLAY, INSTANT, JOIN, PLAIN, REPLAY
 from hasten.records import Facts, Interval, Intervention, Machine
 from hasten.stats import ratio_interval, scaled
 
@@ -44,6 +44,14 @@ class FollowUpRun:
     seconds: float = LEAST_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+    usual: float = 1.0  # share of the step that it saves where it helps
+    spares_loading: bool = False  # it saves no more than instant data loading does
+
+    def most(self, found: Sequence[Intervention]) -> float:
+        """The largest share of the step that it may save, by what is known already."""
+        ratios = {one.name: one.ratio for one in found if one.ratio is not None}
+        known = [ratios[name].low for name in (REPLAY, INSTANT) if name in ratios] if self.spares_loading else []
+        return 1 - max(known, default=0.0)
 
     @property
     def causes(self) -> list[str]:
@@ -68,6 +76,7 @@ class FollowUpRun:
             asked,
             switches=tuple(one for one in asked.switches if one not in begun),
             replay=asked.replay and not failed and REPLAY not in used,
+            instant=asked.instant and not failed and INSTANT not in used,
             device_replay=None if failed or DEVICE_REPLAY in used else asked.device_replay,
             join=asked.join and not failed and JOIN not in used,
         )
@@ -97,6 +106,7 @@ def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str
             switches_first=not symptoms.waits,
             min_steps=epoch if epoch <= SHORT_EPOCH else 1,
             replay=train is not None,
+            instant=train is not None and bool(train.num_workers) and symptoms.waits,
             device_replay=facts.device if train is not None and facts.device != "cpu" else None,
             join=train is not None and shares.regular < JOINS_BELOW,
             drain=train is not None and symptoms.waits,
@@ -122,6 +132,8 @@ def _launch(
         seconds=experiment.seconds(symptoms),
         environment=dict(optimization.environment(value)),
         settings={optimization.name: str(value)},
+        usual=experiment.usual,
+        spares_loading=experiment.spares_loading,
     )
 
 

@@ -31,7 +31,7 @@ from hasten.measurement.followups import (
     promising,
     read_switches,
 )
-from hasten.optimizations.optimization import LEAST_SECONDS
+from hasten.optimizations.optimization import LEAST_SECONDS, WORTH
 from hasten.protocol import LaunchSpec
 from hasten.raw_run import busiest
 from hasten.records import (
@@ -132,7 +132,7 @@ class _Measuring:
         shares = shares_of(recorded, outcome.samples, outcome.started)
         chosen = choose(facts, shares, machine, on=[fix.name for fix in self.options.spec.fixes])
         if not self.options.quick:
-            further = self._further(chosen, recorded)
+            further, chosen = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
         run = run_of(
@@ -211,13 +211,21 @@ class _Measuring:
             self.notes.append(f"the script ended by itself after {len(recorded.measured)} measured steps")
         return recorded
 
-    def _further(self, chosen: Sequence[FollowUpRun], base: Recorded) -> list[Intervention]:
+    def _further(
+        self, chosen: Sequence[FollowUpRun], base: Recorded
+    ) -> tuple[list[Intervention], Sequence[FollowUpRun]]:
+        """What they showed, and those that were worth their time: what may save most first."""
         found: list[Intervention] = []
-        for number, further in enumerate(chosen):
-            if self._time_over():
-                break
+        waiting, begun = list(chosen), list[FollowUpRun]()
+        while waiting and not self._time_over():
+            # What alternates in one launch tells how much the others can save.
+            further = max(waiting, key=lambda f: (f.interventions is not None, min(f.usual, f.most(found))))
+            waiting.remove(further)
+            if further.most(found) < WORTH:
+                continue
+            begun.append(further)
             subject = "causes" if further.interventions is not None else further.name.replace("_", " ")
-            what = f"confirming {subject} ({number + 1} of {len(chosen)})"
+            what = f"confirming {subject} ({len(begun)} of {len(begun) + len(waiting)})"
             if further.interventions is not None:
                 found += self._alternating(what, further)
                 continue
@@ -231,7 +239,7 @@ class _Measuring:
                 plain = self._one(what + ", baseline", further.baseline())
                 tried = against(further, recorded, _read(plain)) if plain is not None else tried
             found.append(tried)
-        return found
+        return found, [*begun, *(further for further in waiting if further.most(found) >= WORTH)]
 
     def _time_over(self) -> bool:
         return time.monotonic() - self.started > self.options.begun_within

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from hasten.records import LoaderFacts
 
 QUEUEING = ("too_few_workers", "shallow_prefetch", "worker_startup")  # kinds of findings
-SLOW_WORK = ("slow_read", "slow_decode", "slow_transform", "slow_collate", "python_bound_data")
+SLOW_WORK = ("slow_read", "slow_decode", "slow_transform", "slow_collate", "waiting_samples", "python_bound_data")
+HANDING_OVER = ("slow_transport",)
 NO_LOADER = "the script uses no DataLoader"
 NOT_WAITING = "training does not wait for batches"
 WAITS = 0.08  # share of the step that input optimizations must be able to save
@@ -21,7 +22,7 @@ def training_loader(situation: Situation) -> LoaderFacts | str:
     if train is None:
         return NO_LOADER
     waits = situation.headroom >= WAITS * situation.case.step
-    return train if waits or situation.finding(*SLOW_WORK, *QUEUEING) is not None else NOT_WAITING
+    return train if waits or situation.finding(*SLOW_WORK, *HANDING_OVER, *QUEUEING) is not None else NOT_WAITING
 
 
 def why_keep_precision(situation: Situation) -> str | None:

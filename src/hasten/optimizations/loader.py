@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.applicable import NO_LOADER, SLOW_WORK, training_loader
+from hasten.optimizations.applicable import HANDING_OVER, NO_LOADER, SLOW_WORK, training_loader
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
 
@@ -157,7 +157,7 @@ LOADER = Optimization(
     name="loader",
     title="hasten's loader in the place of torch's",
     guarantee="identical",
-    answers=(*SLOW_WORK, "worker_startup", "shallow_prefetch"),
+    answers=(*SLOW_WORK, *HANDING_OVER, "worker_startup", "shallow_prefetch"),
     propose=_propose,
     enable=enable,
 )

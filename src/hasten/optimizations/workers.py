@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import NotApplicableError
-from hasten.optimizations.applicable import SLOW_WORK, training_loader
+from hasten.optimizations.applicable import HANDING_OVER, SLOW_WORK, training_loader
 from hasten.optimizations.optimization import LEAST_SECONDS, WORTH, Experiment, Optimization, Proposal, Symptoms
 from hasten.protocol import Value
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 UNEVEN_SECONDS = 12.0  # window of an experiment where one sample of many is slow
 MOST_SECONDS = 20.0  # the same, where an epoch's start must be among its steps
 LEAST_PREFETCH, MOST_PREFETCH = 8, 64  # batches a worker
+MOST_WAITING = 8  # workers a core, where samples wait
 PREFETCH_MEMORY = 0.1  # share of the available memory that batches made ahead may take
 
 # --------------------------------------------------------------------------------------------------------- enabling
@@ -115,15 +116,11 @@ def _startup_seconds(symptoms: Symptoms) -> float:
 def _more_workers(train: LoaderFacts, symptoms: Symptoms) -> int:
     """As many workers as hide the loader's work behind the rest of the step; beyond the cores only if they wait."""
     shares, cores = symptoms.shares, _cores(symptoms)
-    wall = sum(s.seconds for s in train.stages)
-    cpu = sum(s.cpu_seconds for s in train.stages)
     work = statistics.fmean(train.batch_work_seconds) if train.batch_work_seconds else 0.0
     rest = max(1e-4, shares.regular - shares.phases.get("data_wait", 0.0))
     needed = max(1, round(work / rest + 0.5))
-    # A worker that is ready and has no core does not wait for a disk.
-    wall -= (train.batch_delay or 0.0) * train.num_measured_batches
-    waiting = wall > 0 and cpu < 0.5 * wall
-    return min(needed, 8 * cores) if waiting else min(max(needed, 2), cores)
+    waits = train.waiting_share > 0.5
+    return min(needed, MOST_WAITING * cores) if waits else min(max(needed, 2), cores)
 
 
 def _deeper_prefetch(train: LoaderFacts, symptoms: Symptoms) -> int:
@@ -159,7 +156,8 @@ def _propose_number(situation: Situation) -> list[Proposal] | str:
     on = int(situation.settings.get("num_workers", facts.num_workers))
     found: list[Proposal] = []
     for name in ("too_few_workers", "too_many_workers"):
-        tried, finding = situation.intervention(name), situation.finding(name)
+        tried = situation.intervention(name)
+        finding = next((f for f in situation.diagnosis.findings if f.confirmed_by == name), None)
         if tried is not None and finding is not None:
             number = int(tried.settings["num_workers"])
             found.append(Proposal(value=number, saves=finding.recoverable, because=finding.title))
@@ -168,6 +166,11 @@ def _propose_number(situation: Situation) -> list[Proposal] | str:
         found.append(
             Proposal(value=cores, saves=situation.headroom * (1 - max(1, on) / (cores + 1)), because=because)
         )
+    handing_over = situation.finding(*HANDING_OVER)
+    if handing_over is not None and on:
+        # Without workers nothing is handed over, and the training process does their work.
+        saves = handing_over.recoverable - facts.work_seconds * situation.case.batches
+        found.append(Proposal(value=0, saves=saves, because=handing_over.title))
     if fewer is not None and on > 1:
         found.append(Proposal(value=1, saves=0.5 * fewer.recoverable, because=fewer.title))
     return [p for p in found if p.value != on] or "there are as many workers as there are cores"
@@ -192,7 +195,7 @@ NUM_WORKERS = Optimization(
     name="num_workers",
     title="so many worker processes make batches",
     guarantee="identical",
-    answers=("too_few_workers", "too_many_workers", *SLOW_WORK),
+    answers=("too_few_workers", "too_many_workers", *SLOW_WORK, *HANDING_OVER),
     propose=_propose_number,
     enable=enable_number,
     kind="number",
@@ -203,6 +206,7 @@ NUM_WORKERS = Optimization(
             suspect=_suspect_too_few,
             title="more loader workers",
             toggled=False,
+            spares_loading=True,
             usual=0.5,
         ),
         Experiment(
@@ -210,6 +214,7 @@ NUM_WORKERS = Optimization(
             suspect=_suspect_too_many,
             title="fewer loader workers",
             toggled=False,
+            spares_loading=True,
             usual=0.5,
         ),
     ),
@@ -228,6 +233,7 @@ PREFETCH_FACTOR = Optimization(
             suspect=_suspect_prefetch,
             title="a longer prefetch queue",
             toggled=False,
+            spares_loading=True,
             seconds=lambda _: UNEVEN_SECONDS,
             usual=0.4,
         ),

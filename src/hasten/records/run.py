@@ -96,6 +96,8 @@ class LoaderFacts(Record, frozen=True):
     batch_delay: float | None = None  # mean seconds per batch in which its worker was runnable without a free core
     sample_seconds: tuple[float, ...] = ()  # wall seconds of some of the samples
     queue_ready: tuple[int, ...] = ()  # batches ready at each next()
+    sampler_seconds: float | None = None  # that choosing a batch's indices takes, in the training process
+    sampler_start_seconds: float | None = None  # the same, at an epoch's start
     bytes_per_batch: int | None = None  # of tensors, as returned to the training loop
     dtypes: tuple[str, ...] = ()  # of those tensors
     files: tuple[str, ...] = ()  # some of the files that were read
@@ -105,6 +107,20 @@ class LoaderFacts(Record, frozen=True):
     decode_library: str | None = None
     cache: tuple[CacheTier, ...] = ()
     num_cache_misses: int | None = None  # None: caching is off
+
+    @property
+    def work_seconds(self) -> float:
+        """Wall seconds that one worker works on a batch."""
+        return sum(s.seconds for s in self.stages) / self.num_measured_batches if self.num_measured_batches else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of that time in which it neither computes nor lacks a core: it waits for a disk, a server, a lock."""
+        # A worker that is ready and has no core does not wait for anything else.
+        wall = self.work_seconds - (self.batch_delay or 0.0)
+        if wall <= 0:
+            return 0.0
+        return max(0.0, 1 - sum(s.cpu_seconds for s in self.stages) / self.num_measured_batches / wall)
 
 
 class OptimizerFacts(Record, frozen=True):

@@ -40,7 +40,7 @@ from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
-DIAGNOSIS = 4.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
+DIAGNOSIS = 3.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
 
 @dataclass(frozen=True, kw_only=True)
