@@ -134,6 +134,7 @@ class LaunchSpec:
     perturb: bool = False  # change every parameter in its last bit first
     own_samples: bool = False  # record which samples are asked for, and make some once more
     interventions: Interventions = Interventions()
+    brief: bool = False  # the script ends soon: few steps of warm-up, and for each intervention
     following: Following | None = None
     launcher: int | None = None  # process id of hasten; None: nobody ends what waits for this process
     sockets: str | None = None  # folder for the sockets of loader workers

@@ -27,6 +27,9 @@ class Listener:
     def loader_ends(self, iterator, start):
         self.heard.append("ends")
 
+    def indices_drawn(self, iterator, seconds, *, starting):
+        """A sampler has given a batch's indices."""
+
     def next_batch(self, iterator, fetch):
         self.marks.open.append("data_wait")
         start = self.marks.now()

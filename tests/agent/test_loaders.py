@@ -169,3 +169,22 @@ def test_what_a_cache_holds_and_gives_is_told(loaders, tmp_path, monkeypatch):
 def test_a_loader_of_torchs_has_kept_nothing(loaders):
     started(loaders, DataLoader(DATA))
     assert loaders.raw()[0].num_cache_misses is None
+
+
+def test_choosing_indices_is_counted_at_an_epochs_start_and_by_the_batch(loaders):
+    loader = DataLoader(DATA, batch_size=2)
+    for _ in range(2):
+        iterator = started(loaders, loader)
+        for seconds in [0.5, 0.01, 0.03]:
+            loaders.drew(iterator, seconds, starting=False)
+            loaders.length_of(loaders.number(iterator), next(iterator))
+    (facts,) = loaders.raw()
+    assert (facts.sampling_at_start.seconds, facts.sampling_at_start.times) == (1.0, 2)
+    assert (facts.sampling.seconds, facts.sampling.times) == (pytest.approx(0.08), 4)
+
+
+def test_indices_drawn_ahead_while_workers_start_belong_to_the_epochs_start(loaders):
+    loader = DataLoader(DATA, batch_size=2)
+    loaders.drew(iter(loader), 0.2, starting=True)
+    started(loaders, loader)
+    assert loaders.raw()[0].sampling_at_start.seconds == 0.2

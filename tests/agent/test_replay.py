@@ -9,6 +9,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hasten.agent import replay
 from hasten.agent.loaders import Loaders
+from hasten.agent.tree import mapped
 
 
 class Session:
@@ -169,7 +170,7 @@ def test_batches_of_any_shape_are_joined(batches, joined):
 
 def test_moving_keeps_the_shape_of_a_batch():
     batch = {"x": [torch.zeros(2)], "pair": Pair(torch.ones(1), "name"), "n": 3}
-    moved = replay._map(batch, lambda t: t + 1)
+    moved = mapped(batch, lambda t: t + 1)
     assert repr(moved) == repr({"x": [torch.ones(2)], "pair": Pair(torch.full((1,), 2.0), "name"), "n": 3})
 
 

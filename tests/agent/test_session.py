@@ -13,7 +13,7 @@ from hasten.agent.segments import History, Segment
 from hasten.agent.session import Session
 from hasten.agent.steps import MOST_OTHERS
 from hasten.protocol import Status, files_of, read
-from hasten.raw_run import RawRun
+from hasten.raw_run import RawFacts, RawModel, RawRun
 
 
 @pytest.fixture
@@ -91,3 +91,24 @@ def test_the_status_is_never_seen_half_written(tmp_path, ended):
     session.optimizer_steps(optimizer())
     (path,) = tmp_path.iterdir()
     assert path.name == f"status-{os.getpid()}.json" and read(Status, path).state == "warming up"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_script_has_let_go_of_at_its_end_is_known_from_before(tmp_path, ended, gone):
+    session = make(tmp_path)
+    net = RawModel(
+        name="Net", num_parameters=1, num_modules=1, dtypes=("float32",), devices=("cpu",),
+        num_convolutions=0, channels_last=False, compiled=False, data_parallel=False,
+    )  # fmt: skip
+    held = [net]
+    session.gather_facts = lambda _: RawFacts(num_threads=len(held), models=tuple(held))
+    head = optimizer()
+    for _ in range(6):
+        session.optimizer_steps(head)
+    if gone:
+        held.clear()
+    else:
+        held.append(net)
+    session.finish("script")
+    (path,) = files_of(RawRun, tmp_path)
+    assert read(RawRun, path).facts.num_threads == (1 if gone else 2)

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hasten.agent import workers
+from hasten.agent.instant import InstantSamples
 from hasten.agent.workers import held_bytes
 from hasten.launch.launch import stage_lines
 
@@ -166,3 +167,29 @@ def test_in_a_worker_the_length_of_every_batch_is_told_though_few_are_looked_int
     told = sum(len(line.batch_seconds) for line in lines)
     assert 100 - workers.MOST_APART < told <= 100, "what came after the last line is lost"
     assert all(line.batch_seconds[-1] == line.end - line.start for line in lines)
+
+
+class TestInstantSamples:
+    """A worker hands over what it has kept, and the training process decides when."""
+
+    def taken(self, tmp_path, patches, collate=None):
+        instant = InstantSamples(tmp_path)
+        workers.install(tmp_path, patches, instant=instant)
+        batches = iter(DataLoader(Squares(40), batch_size=2, num_workers=1, prefetch_factor=1, collate_fn=collate))
+        before = [next(batches) for _ in range(3)]
+        instant.on()
+        next(batches)  # was made ahead
+        during = [next(batches) for _ in range(3)]
+        instant.off()
+        next(batches)
+        return before, during, [next(batches) for _ in range(2)]
+
+    def test_the_first_batch_comes_again_and_again(self, tmp_path, patches):
+        before, during, after = self.taken(tmp_path, patches)
+        assert all(torch.equal(batch[0], before[0][0]) and torch.equal(batch[1], before[0][1]) for batch in during)
+        assert during[0][0].is_shared() and during[0][0].data_ptr() != during[1][0].data_ptr()
+        assert [batch[1].tolist() for batch in after] == [[16, 17], [18, 19]], "and the order of samples is kept"
+
+    def test_python_objects_are_pickled_each_time(self, tmp_path, patches):
+        before, during, _ = self.taken(tmp_path, patches, collate=lambda samples: {"rows": [i for _, i in samples]})
+        assert during == [before[0]] * 3 and during[0] is not during[1]

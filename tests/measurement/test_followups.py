@@ -81,9 +81,37 @@ def test_a_validation_loader_is_not_replayed():
     assert not inside(loaders=(loader(role="validation"),)).replay
 
 
-@pytest.mark.parametrize(("step", "joined"), [(0.1, True), (2.0, False)])
-def test_only_short_steps_are_joined(step, joined):
-    assert inside(loaders=(loader(),), step=step).join is joined
+@pytest.mark.parametrize(("step", "size", "joined"), [(0.1, 4, True), (2.0, 4, False), (0.1, 64, False)])
+def test_only_short_steps_of_few_samples_are_joined(step, size, joined):
+    assert inside(loaders=(loader(batch_size=size),), step=step).join is joined
+
+
+def test_where_training_mostly_waits_what_makes_the_rest_faster_comes_last():
+    both = chosen(loaders=(loader(),), phases={"data_wait": 0.08, "forward": 0.02, "backward": 0.03})
+    first, second = (run for run in both if run.interventions is not None)
+    assert first.interventions.replay and not first.interventions.switches
+    assert second.interventions.switches and not second.interventions.replay
+    waits_all_the_time = [runs.tried("replay", 0.1)]
+    assert (
+        second.most(waits_all_the_time)
+        < 0.2
+        < launches(loaders=(loader(),), phases=WAITING)["too_few_workers"].most([])
+    )
+
+
+def test_no_launch_about_the_loader_promises_more_than_instant_loading():
+    workers = launches(loaders=(loader(),), phases=WAITING)["too_few_workers"]
+    assert workers.most([runs.tried("replay", 0.9)]) == pytest.approx(0.12)
+    assert workers.most([runs.tried("replay", 0.5), runs.tried("instant samples", 0.9)]) == pytest.approx(0.12)
+
+
+def test_a_script_that_ends_soon_gives_each_experiment_fewer_steps():
+    shares = Shares(step=0.1, regular=0.1, phases=COMPUTING, faults=0.0, others_cpu=0.0)
+    facts = Facts(boundary="optimizer", num_threads=1)
+    (short,) = choose(facts, shares, machine(), length=3.0)
+    assert short.brief and short.seconds == pytest.approx(1.0)
+    (long,) = choose(facts, shares, machine(), length=60.0)
+    assert not long.brief and long.seconds == 4.0
 
 
 def test_keeping_device_memory_is_tried_where_the_driver_is_asked_each_step():

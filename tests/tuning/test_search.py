@@ -20,8 +20,8 @@ class FakeSituation:
 
     least = 0.02
 
-    def __init__(self, promises, settings=None):
-        self.promises, self.settings = promises, settings or {}
+    def __init__(self, promises, settings=None, *, sure=(), helps=None):
+        self.promises, self.settings, self.sure, self.helps = promises, settings or {}, sure, helps or {}
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,14 @@ def promising(monkeypatch):
                 return "it promises nothing"
             values = {"num_workers": [2, 1], "batch_size": [64]}.get(name, [True])
             return [
-                Proposal(value=v, saves=situation.promises[name] / n, because="") for n, v in enumerate(values, 1)
+                Proposal(value=v, saves=situation.promises[name] / n, because="", is_sure=name in situation.sure)
+                for n, v in enumerate(values, 1)
             ]
 
-        monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose))
+        def helped_by(situation, _value, name=name):
+            return situation.helps.get(name, {})
+
+        monkeypatch.setitem(CATALOG, name, replace(fix, propose=propose, helped_by=helped_by))
 
 
 PLENTY = 1e4  # seconds
@@ -65,11 +69,9 @@ def lasting_a_minute(trial):
     return msgspec.structs.replace(trial, seconds=60.0)
 
 
-def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: PLENTY):
-    log = []
-    found = list(
-        search(FakeSituation(promises), try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left)
-    )
+def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: PLENTY, **more):
+    log, first = [], FakeSituation(promises, **more)
+    found = list(search(first, try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left))
     return (found[-1][0] if found else {}), log
 
 
@@ -98,6 +100,47 @@ def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_on
     _, log = searched(promises, {}, time_left=lambda: 200.0)
     alone = [name for _, name in log[1:]]
     assert {"persistent_workers", "bf16"} <= {*alone}, "what did not help together may help by itself"
+
+
+def test_what_the_diagnosis_has_seen_to_help_is_tried_at_once():
+    promises = {"bf16": 0.4, "set_to_none": 0.3, "fused_optimizer": 0.2, "cpu_threads": 0.2}
+    settings, log = searched(promises, {"bf16": 1.6, "set_to_none": 1.2}, sure=("bf16", "set_to_none"))
+    assert log[0] == ((), "bf16+set_to_none")
+    assert [added for _, added in log[1:]] == ["fused_optimizer", "cpu_threads"]
+    assert settings == {"bf16": True, "set_to_none": True}
+
+
+def test_what_may_help_only_beside_another_is_tried_with_it_when_nothing_else_is_left():
+    helps = {"num_workers": {"cpu_threads": 1}}
+
+    def trying_pairs(settings, added, promised, share):
+        log.append("+".join(added))
+        gains = {*added} == {"num_workers", "cpu_threads"}
+        fix, value = next(iter(added.items()))
+        return Trial(fix=fix, value=value, together=added, settings=settings, verdict="faster" if gains else "slower")
+
+    log = []
+    first = FakeSituation({"num_workers": 0.3, "bf16": 0.2}, helps=helps)
+    found = list(search(first, try_fix=trying_pairs, diagnose_again=lambda _: None, time_left=lambda: PLENTY))
+    assert log == ["num_workers", "bf16", "num_workers", "num_workers+cpu_threads"], "two numbers of workers"
+    assert found[-1][0] == {"num_workers": 2, "cpu_threads": 1}
+
+
+def test_beside_what_was_kept_its_missing_helper_is_tried_once():
+    _, log = searched({"bf16": 0.3}, {"bf16": 1.5}, helps={"bf16": {"channels_last": True}})
+    assert log == [((), "bf16"), (("bf16",), "channels_last")]
+
+
+def test_what_gained_nothing_gets_a_second_chance_where_a_later_diagnosis_is_sure_of_it():
+    first = {"bf16": 0.4, "set_to_none": 0.3}
+
+    def again(settings):
+        return FakeSituation({"bf16": 0.4}, settings, sure=("bf16",))
+
+    _, log = searched(first, {"set_to_none": 1.5}, again=again)
+    assert log == [((), "bf16"), ((), "set_to_none"), (("set_to_none",), "bf16")]
+    _, log = searched(first, {"set_to_none": 1.5}, again=lambda s: FakeSituation({"bf16": 0.4}, s))
+    assert log == [((), "bf16"), ((), "set_to_none")]
 
 
 def test_what_draws_other_random_numbers_is_tried_along_with_others_only_where_it_promises_much():

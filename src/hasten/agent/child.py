@@ -88,7 +88,7 @@ def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
     session.launcher = spec.launcher
     session.models.discover()
     session.scheduler.follow(program_of(spec, session, patches))
-    session.on_finish = facts.gather
+    session.gather_facts = facts.gather
     _compare(spec, session, patches)
     return session
 

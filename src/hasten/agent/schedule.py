@@ -36,6 +36,8 @@ SLOW_STEP = 0.3  # seconds
 def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
     """The program that the spec asks for."""
     history, seconds = session.scheduler.history, spec.seconds
+    if spec.brief:
+        session.scheduler.least_warm_up = 0.0
     if spec.mode == "measure":
         return measure(history, num_steps=spec.num_steps, seconds=seconds, last=_counting(session))
     if spec.mode == "here":
@@ -56,7 +58,7 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
             session.scheduler.rested += turns.wait()
 
         return in_turns(history, seconds=seconds, wait=wait)
-    return _interventions(spec.interventions, session, patches, seconds)
+    return _interventions(spec.interventions, session, patches, seconds, brief=spec.brief)
 
 
 def _counting(session: Session) -> Segment:
@@ -94,7 +96,9 @@ def switch_of(session: Session, patches: Patches, spec: SwitchSpec) -> Switch:
     )
 
 
-def _interventions(asked: Interventions, session: Session, patches: Patches, seconds: float) -> Program:
+def _interventions(
+    asked: Interventions, session: Session, patches: Patches, seconds: float, *, brief: bool
+) -> Program:
     switches = [switch_of(session, patches, one) for one in asked.switches]
     player = replay.Replay(session, patches)
     session.on_batch = player.on_batch
@@ -133,7 +137,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
         )
 
     def program() -> Program:
-        slow = session.scheduler.warm_step() > SLOW_STEP
+        slow = brief or session.scheduler.warm_step() > SLOW_STEP
         # Where batches are not waited for, replay shows little: what may gain most comes first.
         if asked.switches_first:
             yield from switching(slow)
@@ -143,7 +147,7 @@ def _interventions(asked: Interventions, session: Session, patches: Patches, sec
             yield from instruments(slow)
             yield from switching(slow)
         if asked.drain:
-            session.drained, session.drain_trouble = replay.drain(session, seconds=seconds)
+            session.drained, session.drain_trouble = replay.drain(session, seconds=seconds / 2)
 
     return program()
 

@@ -199,7 +199,7 @@ class SegmentScheduler:
         self.rested = 0.0  # seconds since then in which others had their turn
         self.segment: Segment | None = None
         self.cold: Callable[[], bool] = lambda: False  # the warm-up continues while it is, up to `longest_warm_up`
-        self.longest_warm_up = LONGEST_WARM_UP
+        self.least_warm_up, self.longest_warm_up = WARM_SECONDS, LONGEST_WARM_UP
         self.warms_up = True  # otherwise the first step alone is the warm-up
         self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a segment: wait for the device
         self._program: Program = iter(())
@@ -248,7 +248,7 @@ class SegmentScheduler:
         done, elapsed = self.num_steps + 1, now - self.first_step_at
         if self.cold() and elapsed < self.longest_warm_up:
             return False
-        return (done > WARM_STEPS and elapsed >= WARM_SECONDS) or (done >= 2 and elapsed >= LONGEST_WARM_UP)
+        return (done > WARM_STEPS and elapsed >= self.least_warm_up) or (done >= 2 and elapsed >= LONGEST_WARM_UP)
 
     def warm_step(self) -> float:
         """Mean seconds of the warm-up's steps after the first."""

@@ -70,7 +70,8 @@ class Session:
         self.scheduler.catch_up = self._catch_up
         self.boundary = Boundary()
         self.sampler = LineSampler(get_ident(), marks.phase, switch_interval=SWITCH_INTERVAL)
-        self.on_finish: Callable[[Session], RawFacts] = lambda _: RawFacts()
+        self.gather_facts: Callable[[Session], RawFacts] = lambda _: RawFacts()
+        self._early_facts: RawFacts | None = None  # of the warm-up's end: what a script leaves may be gone at its own
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
         self.quality: Quality | None = None  # watched where two ways to train are compared
@@ -232,6 +233,8 @@ class Session:
             return
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
         self._device.turn(full=segment.full)
+        if self._early_facts is None:
+            self._early_facts = self.gather_facts(self)
         segment.enter()
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
@@ -260,7 +263,9 @@ class Session:
                 raw.quality = self.quality.raw()
                 if self.own_samples is not None:
                     self.own_samples.add_to(raw.quality)
-            raw.facts = self.on_finish(self)
+            raw.facts = self.gather_facts(self)
+            if not raw.facts.models and self._early_facts is not None:
+                raw.facts = self._early_facts
         except Exception as error:
             raw.facts_trouble = repr(error)
         raw.seconds_per_mark = seconds_per_mark()

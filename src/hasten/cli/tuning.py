@@ -98,10 +98,17 @@ def _tune(args: argparse.Namespace, *, resume: bool | None = None) -> int:
 
 
 def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
+    from hasten import format
     from hasten.reports.progress import progress
+    from hasten.tuning.plan import write_plan
     from hasten.tuning.tune import tune
 
     with progress(console(stderr=True), quiet=args.json, expected=args.budget) as bar:
+
+        def so_far(tuning: Tuning) -> None:
+            write_plan(args.plan, tuning)
+            bar.say(f"proven so far, and written to {args.plan}: {format.settings(tuning.settings)}")
+
         return tune(
             command_of(args),
             module=args.module,
@@ -110,6 +117,7 @@ def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
             root=RESULTS,
             on_progress=bar.update,
             on_result=bar.say,
+            on_plan=so_far,
         )
 
 

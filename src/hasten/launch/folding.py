@@ -262,4 +262,6 @@ def validation_cycles(steps: Sequence[FoldedStep]) -> list[float]:
             cycles.append([])
         if cycles:
             cycles[-1].append(step.seconds)
-    return [statistics.fmean(seconds) for seconds in cycles[:-1]]
+    if len(cycles) > 1 and len(cycles[-1]) < len(cycles[-2]):
+        cycles.pop()  # the script ended within it
+    return [statistics.fmean(seconds) for seconds in cycles]

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from hasten.agent.segments import JOINED
+from hasten.diagnosis.compute_rules import SMALL_BATCH
 from hasten.launch.folding import epoch_starts, segment_means, validation_cycles
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
@@ -28,10 +29,12 @@ from hasten.records import Facts, Interval, Intervention, Machine
 from hasten.stats import ratio_interval, scaled
 
 SHORT_EPOCH = 8  # steps
+MOSTLY = 0.5  # share of the step from which training is waiting more than anything else
 JOINS_BELOW = 0.25  # seconds per step: slower ones are no batch too small
 TOO_FEW = "too few steps were measured"
 MOST_FILES = 12  # that decoders are compared on
 ROUNDS = 4
+BRIEF = 3  # experiments that a launch must have time for, or they get less than theirs
 
 
 @dataclass(kw_only=True)
@@ -46,10 +49,14 @@ class FollowUpRun:
     settings: dict[str, str] = field(default_factory=dict)
     usual: float = 1.0  # share of the step that it saves where it helps
     spares_loading: bool = False  # it saves no more than instant data loading does
+    spares_computing: bool = False  # it saves nothing of what instant data loading does
+    brief: bool = False  # the script ends soon
 
     def most(self, found: Sequence[Intervention]) -> float:
         """The largest share of the step that it may save, by what is known already."""
         ratios = {one.name: one.ratio for one in found if one.ratio is not None}
+        if self.spares_computing and REPLAY in ratios:
+            return ratios[REPLAY].high
         known = [ratios[name].low for name in (REPLAY, INSTANT) if name in ratios] if self.spares_loading else []
         return 1 - max(known, default=0.0)
 
@@ -60,7 +67,7 @@ class FollowUpRun:
 
     def baseline(self) -> FollowUpRun:
         """The plain launch to hold this one against."""
-        return FollowUpRun(name=self.name, seconds=self.seconds)
+        return FollowUpRun(name=self.name, seconds=self.seconds, brief=self.brief)
 
     def remaining_after(self, recorded: Recorded) -> FollowUpRun | None:
         """The same launch with what this one did not come to; None where there is nothing, or it would not either."""
@@ -83,8 +90,19 @@ class FollowUpRun:
         return None if not left.switches or left == asked else replace(self, interventions=left)
 
 
-def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = ()) -> list[FollowUpRun]:
-    """The follow-up launches that may confirm a cause; `on` are optimizations that are enabled already."""
+def choose(
+    facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str] = (), length: float = math.inf
+) -> list[FollowUpRun]:
+    """The follow-up launches that may confirm a cause.
+
+    Args:
+        facts: what the script is.
+        shares: where the time of the first launch went.
+        machine: where it ran.
+        on: optimizations that are enabled already.
+        length: seconds of steps that the script makes, if it is known to end.
+    """
+    brief = length < BRIEF * LEAST_SECONDS
     symptoms = Symptoms(facts=facts, shares=shares, machine=machine)
     suspected = [
         (experiment, optimization, value)
@@ -98,22 +116,43 @@ def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str
     )
     train = symptoms.train
     chosen: list[FollowUpRun] = []
-    if switches or train is not None:
-        # Where epochs are short, a segment holds a whole one: their first steps are unlike the others.
-        epoch = math.ceil(facts.steps_per_epoch) if facts.steps_per_epoch else SHORT_EPOCH + 1
-        inside = Interventions(
-            switches=switches,
-            switches_first=not symptoms.waits,
-            min_steps=epoch if epoch <= SHORT_EPOCH else 1,
-            replay=train is not None,
-            instant=train is not None and bool(train.num_workers) and symptoms.waits,
-            device_replay=facts.device if train is not None and facts.device != "cpu" else None,
-            join=train is not None and shares.regular < JOINS_BELOW,
-            drain=train is not None and symptoms.waits,
+    # Where epochs are short, a segment holds a whole one: their first steps are unlike the others.
+    epoch = math.ceil(facts.steps_per_epoch) if facts.steps_per_epoch else SHORT_EPOCH + 1
+    inside = Interventions(
+        switches=switches,
+        switches_first=not symptoms.waits,
+        min_steps=epoch if epoch <= SHORT_EPOCH else 1,
+    )
+    seconds = length / BRIEF if brief else LEAST_SECONDS
+    if train is not None:
+        instruments = replace(
+            inside,
+            replay=True,
+            instant=bool(train.num_workers) and symptoms.waits,
+            device_replay=facts.device if facts.device != "cpu" else None,
+            join=shares.regular < JOINS_BELOW and (train.batch_size or 1) <= SMALL_BATCH,
+            drain=symptoms.waits,
         )
-        chosen.append(FollowUpRun(name="interventions", interventions=inside))
+        if shares.of("data_wait", "epoch_start") >= MOSTLY:
+            # Launches about the loader come before what can only make the rest faster.
+            instruments = replace(instruments, switches=())
+        else:
+            inside = replace(inside, switches=())
+        chosen.append(FollowUpRun(name="interventions", interventions=instruments, seconds=seconds, brief=brief))
+    if inside.switches:
+        usual = max(EXPERIMENTS[one.cause][0].usual for one in switches)
+        chosen.append(
+            FollowUpRun(
+                name="interventions",
+                interventions=inside,
+                seconds=seconds,
+                brief=brief,
+                usual=1.0 if train is None else usual,
+                spares_computing=True,
+            )
+        )
     chosen += [
-        _launch(experiment, optimization, value, symptoms)
+        _launch(experiment, optimization, value, symptoms, length=length)
         for experiment, optimization, value in suspected
         if not experiment.toggled
     ]
@@ -121,7 +160,7 @@ def choose(facts: Facts, shares: Shares, machine: Machine, *, on: Collection[str
 
 
 def _launch(
-    experiment: Experiment, optimization: Optimization | None, value: Value, symptoms: Symptoms
+    experiment: Experiment, optimization: Optimization | None, value: Value, symptoms: Symptoms, *, length: float
 ) -> FollowUpRun:
     """The script with one optimization enabled."""
     assert optimization is not None
@@ -129,7 +168,8 @@ def _launch(
     return FollowUpRun(
         name=experiment.cause,
         fixes=(spec_for(experiment, optimization, value),) if enables else (),
-        seconds=experiment.seconds(symptoms),
+        seconds=min(experiment.seconds(symptoms), length),
+        brief=length < BRIEF * LEAST_SECONDS,
         environment=dict(optimization.environment(value)),
         settings={optimization.name: str(value)},
         usual=experiment.usual,
@@ -153,7 +193,7 @@ def broken_segment(recorded: Recorded) -> str | None:
 
 def promising(tried: Intervention) -> bool:
     """Whether a launch may gain so much that it deserves a plain launch beside it."""
-    return tried.ratio is not None and tried.ratio.low < 1 - WORTH
+    return tried.ratio.low < 1 - WORTH if tried.ratio is not None else tried.note == TOO_FEW
 
 
 def read_switches(recorded: Recorded) -> list[Intervention]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -130,7 +131,14 @@ class _Measuring:
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
-        chosen = choose(facts, shares, machine, on=[fix.name for fix in self.options.spec.fixes])
+        start, end = recorded.window
+        chosen = choose(
+            facts,
+            shares,
+            machine,
+            on=[fix.name for fix in self.options.spec.fixes],
+            length=end - start if recorded.raw.ended_by == "script" else math.inf,
+        )
         if not self.options.quick:
             further, chosen = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
@@ -218,8 +226,7 @@ class _Measuring:
         found: list[Intervention] = []
         waiting, begun = list(chosen), list[FollowUpRun]()
         while waiting and not self._time_over():
-            # What alternates in one launch tells how much the others can save.
-            further = max(waiting, key=lambda f: (f.interventions is not None, min(f.usual, f.most(found))))
+            further = max(waiting, key=lambda f: min(f.usual, f.most(found)))
             waiting.remove(further)
             if further.most(found) < WORTH:
                 continue
@@ -264,7 +271,7 @@ class _Measuring:
         """One further launch; None, and a note, when the script did not train under it."""
         base, asked = self.options.spec, further.interventions
         fixes = {fix.name: fix for fix in (*base.fixes, *further.fixes)}  # its own in the place of their namesakes
-        spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()))
+        spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()), brief=further.brief)
         expected = further.seconds + LEAST_SECONDS
         if asked is not None:
             within = self.options.begun_within - (time.monotonic() - self.started)

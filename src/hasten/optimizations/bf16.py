@@ -62,6 +62,12 @@ def _evidence(case: Case) -> Sequence[str]:
     return [f"the CPU has {', '.join(units)}"] if units else []
 
 
+def _layout(situation: Situation, _value: Value) -> dict[str, Value]:
+    """Convolutions in bfloat16 are written for channels-last, and may be slower in the other layout."""
+    models = situation.case.facts.models
+    return {"channels_last": True} if any(m.num_convolutions and not m.channels_last for m in models) else {}
+
+
 OPTIMIZATION = Optimization(
     name="bf16",
     title="the model's forward under bfloat16 autocast",
@@ -69,6 +75,7 @@ OPTIMIZATION = Optimization(
     answers=("full_precision",),
     propose=_propose,
     enable=enable,
+    helped_by=_layout,
     excludes=("fp16",),
     experiments=(Experiment(cause="full_precision", suspect=_suspect, usual=0.35),),
     problems=(

@@ -102,6 +102,7 @@ OPTIMIZATION = Optimization(
         prior=_prior,
     ),
     enable=enable,
+    helped_by=lambda _situation, _value: {"compile": "default"},
     experiments=(Experiment(cause="channels_first", suspect=_suspect, usual=0.15),),
     problems=(
         Problem(

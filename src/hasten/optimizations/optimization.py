@@ -138,6 +138,7 @@ class Proposal:
     value: Value
     saves: float  # expected, in seconds per step
     because: str
+    is_sure: bool = False  # the diagnosis measured a gain, and its interval excludes none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,8 @@ def from_finding(
     def propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         finding = situation.finding(*kinds)
         if finding is not None:
-            return [Proposal(value=value, saves=finding.recoverable, because=finding.title)]
+            sure = finding.confirmed_by in kinds
+            return [Proposal(value=value, saves=finding.recoverable, because=finding.title, is_sure=sure)]
         likely = prior(situation)
         expected = max(situation.expected(kind, likely or 0.0) for kind in kinds)
         measured = [tried for kind in kinds if (tried := situation.intervention(kind)) is not None]
@@ -216,6 +218,7 @@ class Optimization:
     keeps_in: str = ""  # the variable that names the folder in which it keeps what it made for later processes
     needs: tuple[str, ...] = ()  # optimizations of which one must be enabled with it
     excludes: tuple[str, ...] = ()  # optimizations that must not
+    helped_by: Callable[[Situation, Value], Mapping[str, Value]] = lambda _s, _v: {}  # beside which it may gain more
     only_by_user: bool = False  # it holds only on the user's word: tried and suggested, never switched on
     on_any_machine: bool = False  # what it gains does not depend on the machine
 

@@ -160,7 +160,7 @@ def _propose_number(situation: Situation) -> list[Proposal] | str:
         finding = next((f for f in situation.diagnosis.findings if f.confirmed_by == name), None)
         if tried is not None and finding is not None:
             number = int(tried.settings["num_workers"])
-            found.append(Proposal(value=number, saves=finding.recoverable, because=finding.title))
+            found.append(Proposal(value=number, saves=finding.recoverable, because=finding.title, is_sure=True))
     if not found and not facts.in_memory and on < cores:
         because = f"{on} of {cores} cores make batches while training waits for them"
         found.append(
@@ -181,14 +181,22 @@ def _propose_prefetch(situation: Situation) -> list[Proposal] | str:
     if finding is None or tried is None:
         return "a deeper queue would not have helped"
     number = int(tried.settings["prefetch_factor"])
-    return [Proposal(value=number, saves=finding.recoverable, because=finding.title)]
+    return [Proposal(value=number, saves=finding.recoverable, because=finding.title, is_sure=True)]
 
 
 def _propose_persistent(situation: Situation) -> list[Proposal] | str:
     finding = situation.finding("worker_startup")
     if finding is None:
         return "starting workers takes no time worth saving"
-    return [Proposal(value=True, saves=finding.recoverable, because=finding.title)]
+    sure = finding.confirmed_by is not None
+    return [Proposal(value=True, saves=finding.recoverable, because=finding.title, is_sure=sure)]
+
+
+def _cores_left(situation: Situation, number: Value) -> dict[str, Value]:
+    """Threads for the cores that workers leave: each of both may gain nothing without the other."""
+    case = situation.case
+    left = max(1, int(case.run.machine.num_cores) - int(number))
+    return {"cpu_threads": left} if case.on_cpu and number and left < case.facts.num_threads else {}
 
 
 NUM_WORKERS = Optimization(
@@ -198,6 +206,7 @@ NUM_WORKERS = Optimization(
     answers=("too_few_workers", "too_many_workers", *SLOW_WORK, *HANDING_OVER),
     propose=_propose_number,
     enable=enable_number,
+    helped_by=_cores_left,
     kind="number",
     least=0,
     experiments=(

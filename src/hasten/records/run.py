@@ -114,13 +114,20 @@ class LoaderFacts(Record, frozen=True):
         return sum(s.seconds for s in self.stages) / self.num_measured_batches if self.num_measured_batches else 0.0
 
     @property
+    def cpu_seconds(self) -> float:
+        """Seconds of that on a core."""
+        return (
+            sum(s.cpu_seconds for s in self.stages) / self.num_measured_batches if self.num_measured_batches else 0.0
+        )
+
+    @property
     def waiting_share(self) -> float:
         """Share of that time in which it neither computes nor lacks a core: it waits for a disk, a server, a lock."""
         # A worker that is ready and has no core does not wait for anything else.
         wall = self.work_seconds - (self.batch_delay or 0.0)
         if wall <= 0:
             return 0.0
-        return max(0.0, 1 - sum(s.cpu_seconds for s in self.stages) / self.num_measured_batches / wall)
+        return max(0.0, 1 - self.cpu_seconds / wall)
 
 
 class OptimizerFacts(Record, frozen=True):

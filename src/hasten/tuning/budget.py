@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import msgspec
 
 from hasten import format
 from hasten.diagnosis.situation import Situation
+from hasten.errors import RecordError, ResumeError
 from hasten.optimizations import schedules
-from hasten.records import Run, Settings, Trial, Tuning, to_json
+from hasten.records import Run, Settings, Trial, Tuning, from_json, to_json
 from hasten.reports.tuning import trial_line
 from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import SEEDS, Metric
@@ -163,6 +164,21 @@ class Journal:
         """Leave no folder where there is no record."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()  # refused where it is not empty
+
+
+def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
+    """The last search of this command that did not finish. Raises ResumeError."""
+    saved = sorted((root / "tunings").glob("*/tuning.json"))
+    for path in reversed(saved):
+        try:
+            tuning = from_json(Tuning, path.read_bytes(), source=str(path))
+        except RecordError as error:  # it may be the one that was meant
+            raise ResumeError(f"{error}; or leave --resume out to start another search") from None
+        if tuning.command == tuple(command) and tuning.id == path.parent.name:
+            if tuning.state == "done":
+                raise ResumeError("the last search of this command finished; leave --resume out to start another")
+            return tuning
+    raise ResumeError("there is no search of this command to resume; leave --resume out")
 
 
 def is_same(one: Trial, other: Trial) -> bool:

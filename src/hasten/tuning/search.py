@@ -1,10 +1,11 @@
 """Which optimization to try next, and when to stop.
 
-The search is greedy: the most promising one is tried first, on top of what was kept; or together with other promising ones
-that answer other causes, if there is no time for one trial each. After each optimization that is kept the run is diagnosed
-again, because the bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows
-more than what is waiting. At the end the plan is tried without each of its settings, because some make others needless. The
-search ends when nothing is left that may save 2% of the step, or its time is over.
+The search is greedy: the most promising one is tried first, on top of what was kept. In the beginning those that answer
+other causes are tried along with it, if the diagnosis has seen each of them to help, or if there is no time for one trial each:
+so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the bottleneck has moved. A
+trial that ran out of its share of time before it was clear continues if it shows more than what is waiting. Some help only
+beside another: when nothing else is left, these pairs are tried. At the end the plan is tried without each of its settings,
+because some make others needless. The search ends when nothing is left that may save 2% of the step, or its time is over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from hasten import format
 from hasten.diagnosis.situation import Situation
+from hasten.errors import PlanError
 from hasten.optimizations.catalog import CATALOG, checked
 from hasten.optimizations.optimization import NotProposed, Optimization, Proposal
 from hasten.optimizations.schedules import IN_WHOLE_RUNS
@@ -27,6 +29,7 @@ ENOUGH = 2.0  # times what trials of each usually take: with less time they are 
 MUCH = 0.2  # of the best promise: what is tried along with it
 MUCH_ANEW = 0.5  # the same, of a fix under which samples draw other random numbers: its proof takes more launches
 RIVAL = 1 / 3  # of the best promise: what promises as much shares the time that is left with it
+MOST_STARTS = 6  # launches of a trial, each of which may take its start's time
 SMALL_GAIN = 1.15  # a speedup below which a fix may owe it to what has been kept since
 
 Tried = frozenset[tuple[str, Value]]
@@ -42,6 +45,11 @@ class Candidate:
     fix: Optimization
     proposal: Proposal
     so_far: Trial | None = None  # its trial, if that can continue
+
+    @property
+    def item(self) -> tuple[str, Value]:
+        """Its line in a plan."""
+        return self.fix.name, self.proposal.value
 
     @property
     def promise(self) -> float:
@@ -108,16 +116,32 @@ def search(
     at_once = not settings  # several fixes may be tried at once, in the beginning
     last_seconds = 0.0  # that the last trial took
     unclear: list[Candidate] = []  # tried with these settings, and not clear yet
+    beside: list[tuple[Settings, Settings]] = []  # pairs that were tried: the settings, and what was added
+    in_vain: Tried = frozenset()  # alone, before something else was kept: only a new finding has one tried again
+    hopes: Tried = frozenset()  # what gained nothing with these settings
+    twice: Tried = frozenset()  # what was given a second chance
     while True:
         waiting, _ = candidates(situation, tried=tried, recipes=recipes)
+        waiting = [c for c in waiting if c.item not in in_vain or c.proposal.is_sure]
         waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
-        if not waiting or time_left() <= (last_seconds / 2 if settings else 0.0):
+        in_time = time_left() > (last_seconds / 2 if settings else 0.0)
+        if not waiting and in_time and (pair := next(_pairs(situation, settings, beside, time_left()), None)):
+            beside.append((settings, pair))
+            trial = try_fix(settings, pair, 0.0, 1.0)
+            last_seconds = trial.seconds
+            if trial.verdict == "faster":
+                settings = {**settings, **pair}
+            yield settings, trial
+            continue
+        if not waiting or not in_time:
             on_end(situation, waiting)
             return
         chosen = _bundle(waiting) if at_once else []
-        if not chosen or time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
-            chosen = waiting[:1]  # one by one, each gain is known for itself
+        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
+            chosen = [c for c in chosen if c.proposal.is_sure]  # of the others each gain shall be known for itself
+        if len(chosen) < 2:
+            chosen = waiting[:1]
         at_once = False
         added = {c.fix.name: c.proposal.value for c in chosen}
         rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
@@ -126,19 +150,57 @@ def search(
         last_seconds = trial.seconds - (so_far.seconds if so_far is not None else 0.0)
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
+        if len(added) == 1 and trial.verdict in ("no difference", "inconclusive"):
+            hopes |= {*added.items()}
         unclear = [c for c in unclear if c.so_far is not so_far]
         if len(added) == 1 and may_continue(trial) and _num_pairs(trial) > _num_pairs(so_far):
             continued = replace(chosen[0], so_far=trial)
             unclear += [continued] if continued.saves >= situation.least else []
         if trial.verdict == "faster" and not chosen[0].fix.only_by_user:
             settings = {**settings, **added}
-            tried -= {(c.fix.name, c.proposal.value) for c in unclear}  # they start over, on top of what was kept
+            tried -= {c.item for c in unclear}  # they start over, on top of what was kept
+            second = hopes - twice - {c.item for c in unclear}
+            tried, in_vain, twice, hopes = tried - second, in_vain | second, twice | second, frozenset()
             unclear = []
             yield settings, trial
             again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
             situation = again if again is not None else situation
         else:
             yield settings, trial
+
+
+def _pairs(
+    situation: Situation, settings: Settings, tried: Sequence[tuple[Settings, Settings]], time_left: float
+) -> Iterator[Settings]:
+    """What may help only beside another: both, or the one that is missing beside what was kept."""
+    for fix in CATALOG.values():
+        if fix.name in settings:
+            value = settings[fix.name]
+        elif (value := _value_of(fix, situation)) is None:
+            continue
+        both = {fix.name: value, **fix.helped_by(situation, value)}
+        added = {name: value for name, value in both.items() if name not in settings}
+        start = max((CATALOG[name].start_seconds for name in added), default=0.0)
+        is_new = len(both) > 1 and added and (settings, added) not in tried
+        if is_new and time_left > TRIAL_SECONDS + MOST_STARTS * start and _is_valid({**settings, **added}):
+            yield added
+
+
+def _value_of(fix: Optimization, situation: Situation) -> Value | None:
+    """The value of an optimization that applies, whatever it promises by itself; None if it does not."""
+    proposed = fix.propose(situation)
+    if isinstance(proposed, NotProposed):
+        return True if fix.kind == "switch" and proposed.state == "does not help" else None
+    if isinstance(proposed, str) or not proposed:
+        return None
+    return max(proposed, key=lambda one: one.saves).value
+
+
+def _is_valid(settings: Settings) -> bool:
+    try:
+        return checked(settings) == settings
+    except PlanError:
+        return False
 
 
 def _num_pairs(trial: Trial | None) -> int:

@@ -16,29 +16,32 @@ import msgspec
 
 from hasten import __version__, format
 from hasten.diagnosis.situation import Situation
-from hasten.errors import HastenError, RecordError, ResumeError
+from hasten.errors import HastenError, RecordError
 from hasten.launch.launch import command_argv
 from hasten.launch.results import RESULTS, make_folder, new_folder
 from hasten.launch.side import Bench, Frequencies
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import FIRST_LAUNCH, MeasureOptions, measure
 from hasten.optimizations import schedules
-from hasten.optimizations.catalog import GROUPS, checked, start_seconds_of, variables_of
+from hasten.optimizations.catalog import CATALOG, GROUPS, checked, start_seconds_of, variables_of, weakest
 from hasten.records import RECORD_VERSION, Proof, Run, Settings, Skipped, Trial, Tuning, from_json
 from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
-from hasten.tuning.budget import Journal, Progress, Reserve, charged, num_steps_of, reserve
-from hasten.tuning.evaluator import LASTING, Evaluator
+from hasten.tuning import quality
+from hasten.tuning.budget import Journal, Progress, Reserve, charged, last_tuning, num_steps_of, reserve
+from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, verdict_of
 from hasten.tuning.metric import Metric, screening_runs, soonest
 from hasten.tuning.prove import prove
-from hasten.tuning.search import Candidate, candidates, leave_out, search
+from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
 from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
+EARLY = 1.5  # times what is kept for the proof at the end: with less left, the first plan is not proven before
+VERDICTS = ("broken", "not proven", "proven")
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
 DIAGNOSIS = 3.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
@@ -64,27 +67,17 @@ def tune(
     root: Path = RESULTS,
     on_progress: Progress = lambda _w, _d, _o: None,
     on_result: Callable[[str], object] = lambda _: None,
+    on_plan: Callable[[Tuning], object] = lambda _: None,
 ) -> Tuning:
-    """Search for a plan. Raises HastenError for what the user can fix; what was found by then is saved."""
+    """Search for a plan. Raises HastenError for what the user can fix; what was found by then is saved.
+
+    `on_plan` receives the search with a plan that was proven on the way to a better one.
+    """
     command = command_argv(argv, module=module)
     recorded = redacted(("-m", *argv) if module else argv)
     before = last_tuning(root, recorded) if resume else None
-    return _Tuning(command, recorded, argv, module, budget or Budget(), root, on_progress, on_result).run(before)
-
-
-def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
-    """The last search of this command that did not finish. Raises ResumeError."""
-    saved = sorted((root / "tunings").glob("*/tuning.json"))
-    for path in reversed(saved):
-        try:
-            tuning = from_json(Tuning, path.read_bytes(), source=str(path))
-        except RecordError as error:  # it may be the one that was meant
-            raise ResumeError(f"{error}; or leave --resume out to start another search") from None
-        if tuning.command == tuple(command) and tuning.id == path.parent.name:
-            if tuning.state == "done":
-                raise ResumeError("the last search of this command finished; leave --resume out to start another")
-            return tuning
-    raise ResumeError("there is no search of this command to resume; leave --resume out")
+    search = _Tuning(command, recorded, argv, module, budget or Budget(), root, on_progress, on_result, on_plan)
+    return search.run(before)
 
 
 @dataclass
@@ -99,6 +92,8 @@ class _Tuning:
     root: Path
     on_progress: Progress
     on_result: Callable[[str], object]
+    on_plan: Callable[[Tuning], object]
+    evaluators: dict[bool, Evaluator] = field(default_factory=dict)  # by whether samples or workers are kept
     # What trials that may continue have measured, by settings and what was added.
     unclear: dict[tuple[object, object], Sides] = field(default_factory=dict)
 
@@ -129,6 +124,7 @@ class _Tuning:
                 self._search(first)
                 self._screen(first)
                 self._prove(first)
+                self._improve(first)
                 journal.keep(state="done")
             except KeyboardInterrupt:
                 journal.keep(state="interrupted")
@@ -200,6 +196,8 @@ class _Tuning:
         # Of a resumed search: what time interrupted is tried again.
         ended = [trial for trial in tuning.trials if not trial.together and not may_continue(trial)]
         tried = frozenset(item for trial in ended for item in trial.added.items())
+        if tuning.proof is not None:  # what it took out stays out
+            tried |= {i for t in tuning.trials for i in t.added.items() if i[0] in tuning.proof.broken_by}
         start = first
         if tuning.settings:
             again = self._diagnosed_again(first, tuning.settings)
@@ -227,6 +225,22 @@ class _Tuning:
             time_left=lambda: self.journal.left_for_search() - half,
         ):
             self.journal.add(settings, trial)
+
+    def _improve(self, first: Situation) -> None:
+        """Continue the search while there is time: the proof may have taken less than was kept for it."""
+        journal = self.journal
+        while self.budget.metric is None and any(one.state == "no time" for one in journal.tuning.skipped):
+            settings, proof = journal.tuning.settings, journal.tuning.proof
+            if journal.left_for_search() < TRIAL_SECONDS or (proof is not None and proof.verdict == "broken"):
+                return
+            self._search(first)
+            if journal.tuning.settings == settings:
+                return
+            self._prove(first)
+            again = journal.tuning.proof
+            if proof is not None and (again is None or VERDICTS.index(again.verdict) < VERDICTS.index(proof.verdict)):
+                journal.keep(settings=settings, proof=proof)
+                return
 
     def _screen(self, first: Situation) -> None:
         """Recipes that make no step faster, by how soon they reach the metric's target."""
@@ -286,7 +300,28 @@ class _Tuning:
         if may_continue(trial):
             self.unclear[this] = sides
         trial = msgspec.structs.replace(trial, predicted=promised)
-        return charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
+        trial = charged(trial, num_steps=num_steps_of(first.case.run, self.budget.num_epochs))
+        return trial if settings or trial.verdict != "faster" else self._proven_early(first, added, trial)
+
+    def _proven_early(self, first: Situation, added: Settings, trial: Trial) -> Trial:
+        """The first plan that is faster: a proof now means a plan soon, and sound ground for the rest of the search."""
+        journal = self.journal
+        recipe = any(CATALOG[name].guarantee == "recipe" or CATALOG[name].only_by_user for name in added)
+        if recipe or self.budget.metric is not None or journal.left() < EARLY * journal.reserve.all:
+            return trial
+        checks = check_quality(self._evaluator(first, added), added, looks_again=False)
+        verdict = verdict_of(checks)
+        if verdict == "broken":
+            reason = next(check.text for check in checks if check.state == "failed")
+            return msgspec.structs.replace(trial, verdict="failed", note=reason)
+        if verdict == "proven":
+            speed = quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
+            proof = Proof(verdict=verdict, guarantee=weakest(added), speedup=trial.speedup, checks=(*checks, speed))
+            so_far = msgspec.structs.replace(
+                journal.tuning, settings=added, proof=self._with_rates(proof, trial), seconds=journal.spent()
+            )
+            self.on_plan(so_far)
+        return trial
 
     def _diagnosed_again(self, first: Situation, settings: Settings) -> Situation | None:
         # Experiments on the baseline stay valid only as long as the step is much the same; so they are
@@ -309,7 +344,7 @@ class _Tuning:
         return situation_of(run, settings)
 
     def _prove(self, first: Situation) -> None:
-        settings = self.journal.tuning.settings
+        settings, began = self.journal.tuning.settings, self.journal.spent()
         if not settings:
             return
         proof, settings, trial = prove(
@@ -322,17 +357,21 @@ class _Tuning:
             on_pair=lambda number, estimate: self.journal.report(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
+        self.journal.reserve = Reserve(proof=self.journal.spent() - began)
 
     def _evaluator(self, first: Situation, settings: Settings) -> Evaluator:
-        return Evaluator(
-            bench=self.bench,
-            step_seconds=first.case.step,
-            steps_per_epoch=first.case.facts.steps_per_epoch,
-            batches_per_step=first.case.batches,
-            keeps=bool(LASTING & {*settings}),
-            on_launch=lambda what: self.journal.report(f"proof: {what}"),
-            time_left=self.journal.left,
-        )
+        keeps = bool(LASTING & {*settings})
+        if keeps not in self.evaluators:  # what was launched for one proof serves the next
+            self.evaluators[keeps] = Evaluator(
+                bench=self.bench,
+                step_seconds=first.case.step,
+                steps_per_epoch=first.case.facts.steps_per_epoch,
+                batches_per_step=first.case.batches,
+                keeps=keeps,
+                on_launch=lambda what: self.journal.report(f"proof: {what}"),
+                time_left=self.journal.left,
+            )
+        return self.evaluators[keeps]
 
     def _reserve(self, first: Situation) -> Reserve:
         """What comes after the trials, so that they leave as much."""
