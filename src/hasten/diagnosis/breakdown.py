@@ -264,7 +264,8 @@ def _faster_disk(run: Run, breakdown: Breakdown) -> WhatIf | None:
     return WhatIf(
         change="a disk without read latency",
         step_seconds=breakdown.step_seconds - min(waiting, breakdown.phases.get("data_wait") or 0.0),
-        because=f"{from_disk / 1e6:.0f} MB/s are read from the disk, and cold reads take {1e9 * per_byte:.2g} s/GB longer",
+        because=f"{from_disk / 1e6:.0f} MB/s are read from the disk, and cold reads take {1e9 * per_byte:.2g} s/GB longer; "
+        "it is assumed that training waits for all of that",
     )
 
 
@@ -281,5 +282,6 @@ def _more_memory(run: Run, breakdown: Breakdown, ceiling: Ceiling) -> WhatIf | N
     return WhatIf(
         change=f"a full cache of decoded samples ({place})",
         step_seconds=breakdown.step_seconds - saved,
-        because=f"reading and decoding are {format.share(kept / total)} of the loader's work",
+        because=f"reading and decoding are {format.share(kept / total)} of the loader's work; it is assumed that the wait "
+        "shrinks as the work does",
     )

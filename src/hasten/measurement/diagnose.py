@@ -17,7 +17,8 @@ from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
 
 SEEN = 0.5  # share of the step that must be known to name what it is bound by
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
-HOST_SIDE: tuple[FindingKind, ...] = (  # what keeps the host from queueing more work on the device
+
+DATA: tuple[FindingKind, ...] = (
     "slow_read",
     "slow_decode",
     "slow_transform",
@@ -30,12 +31,20 @@ HOST_SIDE: tuple[FindingKind, ...] = (  # what keeps the host from queueing more
     "worker_startup",
     "python_bound_data",
     "shallow_prefetch",
-    "busy_machine",
-    "sync_points",
-    "launch_bound",
-    "logging_each_step",
-    "script_bound",
 )
+OWN_CODE: tuple[FindingKind, ...] = ("sync_points", "logging_each_step", "script_bound")
+ANYWHERE: tuple[FindingKind, ...] = (
+    "busy_machine",
+    "memory_full",
+    "thread_contention",
+    "page_faults",
+    "profiler_on",
+    "pageable_copy",
+    "blocking_copy",
+    "wide_copy",
+    "default_stream_copy",
+)
+HOST_SIDE = (*DATA, *OWN_CODE, "busy_machine", "launch_bound")  # what keeps the host from queueing work on the device
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -127,9 +136,11 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
         top = findings[0]
         first, rest = top.title[0], top.title[1:]
         title = first.lower() + rest if rest.split(" ")[0].islower() else top.title  # not of OpenMP, TF32
-        if bound == STARVED and case.train is not None and case.train.num_workers:
-            workers = f"{case.train.num_workers} loader worker{'s' if case.train.num_workers > 1 else ''}"
+        if case.train is not None and case.train.num_workers and (bound == STARVED or _crowds(case, top)):
+            workers = format.count(case.train.num_workers, noun="loader worker")
             title = f"{workers} and PyTorch share {case.run.machine.num_cores:g} cores; {title}"
+        elif _bound_by(top.kind) not in (None, bound.lower()):
+            title = f"but most can be saved elsewhere: {title}"
         return (
             f"{bound}: {title}; fixing it would save about {format.share(top.recoverable / case.step)} of the step."
         )
@@ -147,6 +158,23 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
             "loading."
         )
     return f"No single cause found: {_in_sentence(bound)}; instant data loading would save {format.share(gain)} of the step."
+
+
+def _bound_by(kind: FindingKind) -> str | None:
+    """In which part of the step a finding lies; None: in any."""
+    if kind in ANYWHERE:
+        return None
+    rare = kind.partition("_")[0]
+    if rare in ("validation", "checkpoint"):
+        return f"{rare}-bound"
+    if kind in OWN_CODE:
+        return "bound by the script's own code"
+    return "data-bound" if kind in DATA else "compute-bound"
+
+
+def _crowds(case: Case, finding: Finding) -> bool:
+    """Whether batches are not waited for, and their work costs the cores that it takes."""
+    return finding.kind in DATA and case.crowding > 0
 
 
 def _in_sentence(bound: str) -> str:

@@ -310,7 +310,7 @@ def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis, *, detail: Detail) -> None
     label = "What if"
     for what_if in diagnosis.what_ifs[: detail.what_ifs]:
         gain = format.ratio(_over(diagnosis.breakdown.step_seconds, what_if.step_seconds))
-        text = f"{what_if.change}: {format.seconds(what_if.step_seconds, rough=True)} per step ({gain})"
+        text = f"{what_if.change}: by arithmetic {format.seconds(what_if.step_seconds, rough=True)} per step ({gain})"
         reason = f", {what_if.because}" if detail.reasons and what_if.because else ""
         sheet.paragraph(text, (reason, "dim"), label=label)
         label = ""

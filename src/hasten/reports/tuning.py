@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Sequence
 
@@ -244,6 +245,14 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning) -> None:
         sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
         for line in one.example.splitlines():
             sheet.paragraph((line, "green"), lead="  ")
+    if tuning.suggestions:
+        sheet.paragraph(how_to_prove(tuning), lead="  ")
+
+
+def how_to_prove(tuning: Tuning) -> str:
+    """How to show what a change of the source gains."""
+    words = shlex.join(tuning.command)
+    return f"Once changed, prove it: hasten prove --git HEAD {words}, or hasten prove OLD.py -- NEW.py"
 
 
 # ---------------------------------------------------------------------------------------------------- versions

@@ -36,7 +36,16 @@ from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import cost_of_a_sample, step_times, where_it_goes
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
-from hasten.reports.tuning import VERDICTS, baseline_name, headline, outcome, state_of, taken_out, untried
+from hasten.reports.tuning import (
+    VERDICTS,
+    baseline_name,
+    headline,
+    how_to_prove,
+    outcome,
+    state_of,
+    taken_out,
+    untried,
+)
 from hasten.safe_text import legible
 
 if TYPE_CHECKING:
@@ -82,6 +91,7 @@ def page(data: PageInput) -> str:
             (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
         ],
         suggestions=[_suggestion(one) for one in tuning.suggestions] if tuning is not None else [],
+        how_to_prove=how_to_prove(tuning) if tuning is not None else "",
         trials=[_trial(trial, tuning) for trial in tuning.trials] if tuning is not None else [],
         screening_runs=_screening_runs(tuning),
         skipped=[(one.fix, one.state, one.reason) for one in untried(tuning)] if tuning is not None else [],
