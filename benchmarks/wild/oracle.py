@@ -18,7 +18,7 @@ from typing import Any
 from hasten.errors import PlanError
 from hasten.launch.side import Bench, Frequencies, SideError
 from hasten.measurement.diagnose import situation_of
-from hasten.optimizations.catalog import checked
+from hasten.optimizations.catalog import GROUPS, checked
 from hasten.records import Run, Settings, from_json
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import paired_speedup
@@ -59,6 +59,14 @@ class Oracle:
         self.first = situation_of(run, {})
         self.frequencies = Frequencies.of(run.facts)
 
+    def changes_nothing(self, settings: Settings) -> bool:
+        """Whether the settings are about a loader, or workers, that the script does not have, or has already."""
+        train = self.first.case.train
+        if train is None:
+            return bool({*settings} & {one.name for one in GROUPS["Input"]})
+        needs_workers = {"persistent_workers", "prefetch_factor"} & {*settings}
+        return settings.get("num_workers") == train.num_workers or bool(needs_workers and not train.num_workers)
+
     def speedup(
         self, before: Settings, after: Settings, *, pairs: int
     ) -> tuple[float, float | None, float | None] | str:
@@ -84,7 +92,7 @@ def search(oracle: Oracle, out: Path) -> None:
     alone = known.setdefault("alone", {})
     for settings in ALONE:
         key = json.dumps(settings)
-        if key not in alone:
+        if key not in alone and not oracle.changes_nothing(settings):
             alone[key] = oracle.speedup({}, settings, pairs=1)
             print(f"{settings}: {alone[key]}", file=sys.stderr, flush=True)
             _write(out, known)
