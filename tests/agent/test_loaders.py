@@ -188,3 +188,17 @@ def test_indices_drawn_ahead_while_workers_start_belong_to_the_epochs_start(load
     loaders.drew(iter(loader), 0.2, starting=True)
     started(loaders, loader)
     assert loaders.raw()[0].sampling_at_start.seconds == 0.2
+
+
+def test_a_batch_of_python_objects_is_looked_through_once(loaders):
+    looked = []
+
+    class Row(dict):
+        def values(self):
+            looked.append(self)
+            return super().values()
+
+    number = loaders.number(started(loaders, DataLoader(DATA)))
+    batch = [Row(page=i) for i in range(5000)]
+    assert [loaders.length_of(number, batch) for _ in range(3)] == [UNKNOWN_LENGTH] * 3
+    assert len(looked) < 1200

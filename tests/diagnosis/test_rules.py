@@ -353,6 +353,17 @@ def test_work_and_transport_share_what_instant_loading_saves():
     assert found == {"slow_transport": pytest.approx(0.03), "slow_transform": pytest.approx(0.03)}
 
 
+def test_what_no_finding_explains_is_named():
+    cheap = {
+        "stages": (stage("transform", "Normalize", 0.4),),
+        "num_measured_batches": 40,
+        "num_measured_samples": 1280,
+    }
+    diagnosis = diagnose(handing_over(instant=None, replay=0.4, **cheap))
+    assert diagnosis.unexplained == pytest.approx(0.06 - 0.01)
+    assert diagnose(handing_over(instant=0.98, replay=0.4, **cheap)).unexplained == 0.0
+
+
 def test_choosing_indices_is_not_blamed_on_fetching_them():
     held = loader(in_memory=True, num_workers=0, sampler_seconds=0.04)
     found = diagnose(run(steps=steps(phases=WAITS), facts={"gather_seconds": 0.001}, loaders=(held,))).findings

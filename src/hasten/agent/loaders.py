@@ -25,6 +25,7 @@ class Loaders:
         self._taken: list[int] = []  # batches since the loader's last start
         self._starts: list[int] = []  # since the warm-up ended
         self._caches: dict[int, Callable[[], object]] = {}
+        self._plain: set[int] = set()  # those whose batches have no tensors: looking for one in each takes long
         self._drawn_early = 0.0  # seconds for the indices of a loader that is about to start
         self._last = 0
         self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
@@ -121,11 +122,15 @@ class Loaders:
         self._taken[number] += 1
         self._last = number
         facts = self._facts[number]
+        if number in self._plain:
+            return UNKNOWN_LENGTH
         if facts.bytes_per_batch is None:
             tensors = list(tensors_in(batch))
             if tensors:
                 facts.bytes_per_batch = sum(t.numel() * t.element_size() for t in tensors)
                 facts.dtypes = tuple(sorted({str(t.dtype).removeprefix("torch.") for t in tensors}))
+            else:
+                self._plain.add(number)
         length = num_samples(batch)
         return UNKNOWN_LENGTH if length is None else length
 

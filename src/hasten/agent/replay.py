@@ -35,6 +35,7 @@ class Replay:
         self._failed = False
         self._copying = False
         self._given: tuple[object, list[tuple[torch.Tensor, int]]] | None = None
+        self._plain: set[int] = set()  # held batches without tensors: to look through all their objects takes long
         self._iterators: dict[int, object] = {}
         self._joined = 1
         patches.wrap(DataLoader, "__iter__", self._keep_iterator)
@@ -100,7 +101,11 @@ class Replay:
         batch = held[self._position % len(held)]
         if self._copying:
             return copy.deepcopy(batch)
-        self._given = batch, [(t, t._version) for t in tensors_in(batch)]  # pyright: ignore[reportPrivateUsage]
+        if id(batch) not in self._plain:
+            tensors = list(tensors_in(batch))
+            if not tensors:
+                self._plain.add(id(batch))
+            self._given = batch, [(t, t._version) for t in tensors]  # pyright: ignore[reportPrivateUsage]
         return batch
 
     def _hold(self, held: list[object], batch: object) -> None:

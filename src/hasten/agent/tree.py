@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import nn
 
+MOST_ITEMS = 1000  # looked at: a batch of Python objects has thousands, and no tensor among them
+
 
 def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
-    """The tensors in lists, tuples, dicts and objects with attributes, at most `most`."""
+    """The tensors in lists, tuples, dicts and objects with attributes, at most `most`, among the first thousand items."""
     waiting = [value]
-    found = 0
-    while waiting and found < most:
+    found = looked = 0
+    while waiting and found < most and looked < MOST_ITEMS:
         item = waiting.pop()
+        looked += 1
         if isinstance(item, torch.Tensor):
             found += 1
             yield item

@@ -9,7 +9,7 @@ import msgspec
 from hasten import format
 from hasten.diagnosis import compute_rules, host_rules, input_rules
 from hasten.diagnosis.breakdown import break_down, cache_need, find_ceiling, what_ifs
-from hasten.diagnosis.case import WORTH, Case
+from hasten.diagnosis.case import WORTH, WORTH_INFERRED, Case
 from hasten.diagnosis.situation import Situation
 from hasten.optimizations.catalog import EXPERIMENTS, PROBLEMS
 from hasten.optimizations.optimization import Problem
@@ -66,9 +66,19 @@ def diagnose(run: Run) -> Diagnosis:
         breakdown=breakdown,
         ceiling=ceiling,
         findings=findings,
+        unexplained=_unexplained(case, findings),
         what_ifs=what_ifs(run, breakdown, ceiling),
         cache=cache_need(run),
     )
+
+
+def _unexplained(case: Case, findings: tuple[Finding, ...]) -> float:
+    """Seconds per step that instant data loading would save, and that no finding explains; 0.0 if too few to be sure."""
+    if case.ceiling.headroom is None:
+        return 0.0
+    explained = sum(f.recoverable for f in findings if f.kind in (*DATA, "thread_contention", "busy_machine"))
+    left = case.ceiling.headroom - explained
+    return left if left >= WORTH_INFERRED * case.step else 0.0
 
 
 def situation_of(run: Run, settings: Settings) -> Situation:

@@ -119,6 +119,7 @@ class Diagnosis(Record, frozen=True):
     breakdown: Breakdown
     ceiling: Ceiling
     findings: tuple[Finding, ...]
+    unexplained: float = 0.0  # seconds per step that instant data loading would save, and that no finding explains
     what_ifs: tuple[WhatIf, ...] = ()
     cache: CacheNeed | None = None
 

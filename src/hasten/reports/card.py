@@ -261,6 +261,8 @@ def _add_ceiling(sheet: Sheet, diagnosis: Diagnosis) -> None:
     ]
     if ceiling.loader_alone is not None:
         known.append(f"data loader alone: {format.seconds(ceiling.loader_alone)}")
+    if diagnosis.unexplained:
+        known.append(f"{format.seconds(diagnosis.unexplained)} of that saving is not explained by any finding")
     sheet.paragraph(", ".join(known) or format.NOT_MEASURED, label="Best case")
 
 
