@@ -33,6 +33,7 @@ from hasten.records import Interval, Tuning, from_json
 
 RESULTS = HERE.parent / "results" / "wild"
 PARTS = ["diagnose", "oracle", "tune", "regret"]
+TIE = 0.97  # of the best gain alone: what reaches it may be the best as well
 GAINS = 1.05  # a speedup that a diagnosis must not miss
 HASTEN = [sys.executable, "-m", "hasten"]
 OURS = {".hasten", "hasten.toml"}  # what hasten is asked to leave
@@ -195,27 +196,37 @@ def _ended(command: list[str], directory: Path, variables: dict[str, str], log: 
 
 def judged(found: dict[str, Any]) -> dict[str, Any]:
     """One row of the table."""
-    alone = {key: v[0] for key, v in found.get("oracle", {}).get("alone", {}).items() if isinstance(v, list)}
-    best_alone = max(alone, key=lambda key: alone[key], default=None)
-    gain = alone[best_alone] if best_alone is not None else 1.0
-    findings = found["diagnose"].get("findings", [])
-    first = findings[0]["kind"] if findings else None
-    answering = {name for name, one in CATALOG.items() if first in one.answers}
-    if best_alone is None:
+    oracle, diagnose = found.get("oracle", {}), found["diagnose"]
+    alone = {key: v[0] for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
+    added = oracle.get("added", {})
+    if added and isinstance(first_added := next(iter(added.values())), list):
+        alone[next(iter(added))] = first_added[0]  # several pairs, and nothing beside it
+    gain = max([*alone.values(), found.get("edit", {}).get("gain", 1.0)], default=1.0)
+    best = [key for key in alone if alone[key] >= TIE * gain]
+    findings = diagnose.get("findings", [])
+    first = findings[0] if findings else None
+    answering = {name for name, one in CATALOG.items() if first is not None and first["kind"] in one.answers}
+    if not oracle or "failed" in oracle:
         right = None
     elif gain < GAINS:
-        right = first is None or findings[0]["recoverable"] < (GAINS - 1) * found["diagnose"]["step_seconds"]
-    elif first is not None and not answering:
-        right = None  # only an edit answers it: not judged by this search
+        right = first is None or first["recoverable"] < (GAINS - 1) * diagnose["step_seconds"]
+    elif first is not None and first["kind"] == found.get("edit", {}).get("answers"):
+        right = found["edit"]["gain"] >= TIE * gain
     else:
-        right = bool(answering & {*json.loads(str(best_alone))})
-    return {"first": first, "best_alone": best_alone, "gain_alone": gain, "right": right, "known_at": known_at(found)}
+        right = any(answering & {*json.loads(key)} for key in best)
+    return {
+        "first": first["kind"] if first is not None else None,
+        "best_alone": ", ".join(", ".join(f"{k}={v}" for k, v in json.loads(key).items()) for key in best[:2]),
+        "gain_alone": gain,
+        "right": right,
+        "known_at": known_at(found),
+    }
 
 
 def known_at(found: dict[str, Any]) -> float | None:
     """Seconds until the plan so far had 90% of its final gain, by the trials that it was kept for."""
     speed, points = 1.0, []
-    for trial in found["tune"].get("trials", []):
+    for trial in found.get("tune", {}).get("trials", []):
         if trial["verdict"] == "faster" and trial["speedup"]:
             speed *= trial["speedup"][0]
             points.append((trial["at"], speed))
@@ -223,28 +234,77 @@ def known_at(found: dict[str, Any]) -> float | None:
     return next((at for at, reached in points if reached >= enough), None)
 
 
-def table(known: dict[str, Script]) -> None:
+COLUMNS = ("script", "step", "first finding", "best alone", "right", "plan", "best of all", "plan / best", "known at")
+
+
+def rows(known: dict[str, Script]) -> list[tuple[str, ...]]:
     """What was measured so far."""
-    print(
-        f"{'script':26} {'step':>8} {'first finding':20} {'best alone':28} {'right':6} {'plan':>6} {'best':>6} {'reached':>22} {'known':>6}"
-    )
+    made: list[tuple[str, ...]] = []
     for name in known:
         path = RESULTS / f"{name}.json"
         if not path.exists():
             continue
         found = json.loads(path.read_text(encoding="utf-8"))
-        row, oracle, tune = judged(found), found.get("oracle", {}), found.get("tune", {})
-        proof = (tune.get("proof") or {}).get("speedup")
-        reached = found.get("regret", {}).get("reached")
-        best = oracle.get("best_speedup")
-        print(
-            f"{name:26} {found['diagnose'].get('step_seconds', float('nan')):8.3f} {row['first'] or '-':20.20} "
-            f"{(row['best_alone'] or '-'):20.20} {row['gain_alone']:5.2f}x {row['right']!s:6} "
-            f"{format(proof[0], '.2f') if proof else '-':>6} "
-            f"{format(best[0], '.2f') if isinstance(best, list) else '-':>6} "
-            f"{'{:.2f} ({:.2f} to {:.2f})'.format(*reached) if isinstance(reached, list) else '-':>22} "
-            f"{format(row['known_at'], '.0f') if row['known_at'] else '-':>6}"
+        if "step_seconds" not in found.get("diagnose", {}):
+            made.append((name, "failed", *[""] * (len(COLUMNS) - 2)))
+            continue
+        row, oracle, regret = judged(found), found.get("oracle", {}), found.get("regret", {})
+        right = {True: "yes", False: "NO", None: ""}[row["right"]]
+        known_at = f"{row['known_at']:.0f} s" if row["known_at"] else ""
+        made.append(
+            (
+                name,
+                f"{1e3 * found['diagnose']['step_seconds']:.3g} ms",
+                row["first"] or "none",
+                f"{row['best_alone']} {row['gain_alone']:.2f}x" if row["gain_alone"] >= GAINS else "nothing gains",
+                right,
+                _ratio(regret.get("speedup")),
+                _ratio(oracle.get("best_speedup")),
+                _ratio(regret.get("reached")),
+                known_at,
+            )
         )
+    return made
+
+
+def _ratio(found: object) -> str:
+    if not isinstance(found, list):
+        return ""
+    value, low, high = found
+    return f"{value:.2f}" if low is None or low == high else f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def table(known: dict[str, Script]) -> None:
+    """Print it, and how often what was asked for was reached."""
+    made = rows(known)
+    widths = [max(len(line[n]) for line in (COLUMNS, *made)) for n in range(len(COLUMNS))]
+    for line in (COLUMNS, *made):
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
+    found = [json.loads((RESULTS / f"{line[0]}.json").read_text(encoding="utf-8")) for line in made]
+    rights = [row["right"] for one in found if (row := judged(one))["right"] is not None]
+    reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
+    slower = [one["regret"]["speedup"] for one in found if isinstance(one.get("regret", {}).get("speedup"), list)]
+    times = sorted(row["known_at"] for one in found if (row := judged(one))["known_at"] is not None)
+    print(
+        json.dumps(
+            {
+                "scripts": len(made),
+                "judged": len(rights),
+                "right": sum(rights),
+                "regret_of_5_percent_at_most": sum(r[0] >= 0.95 or (r[2] or 0.0) >= 1.0 for r in reached),
+                "regrets": len(reached),
+                "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in slower),
+                "median_known_at": times[len(times) // 2] if times else None,
+                "left_something": [
+                    line[0]
+                    for line, one in zip(made, found)
+                    if any(
+                        one.get(part, {}).get(what) for part in ("diagnose", "tune") for what in ("left", "processes")
+                    )
+                ],
+            }
+        )
+    )
 
 
 def main() -> None:
