@@ -274,37 +274,38 @@ def _ratio(found: object) -> str:
     return f"{value:.2f}" if low is None or low == high else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
+def summary(known: dict[str, Script]) -> dict[str, object]:
+    """How often what was asked for was reached."""
+    names = [line[0] for line in rows(known)]
+    found = [json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names]
+    judgements = [judged(one) for one in found if "step_seconds" in one.get("diagnose", {})]
+    rights = [row["right"] for row in judgements if row["right"] is not None]
+    reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
+    speedups = [s for one in found if isinstance(s := one.get("regret", {}).get("speedup"), list)]
+    times = sorted(row["known_at"] for row in judgements if row["known_at"] is not None)
+    return {
+        "scripts": len(found),
+        "judged": len(rights),
+        "right": sum(rights),
+        "regret_of_5_percent_at_most": sum(r[0] >= 0.95 for r in reached),
+        "regrets": len(reached),
+        "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in speedups),
+        "median_known_at": times[len(times) // 2] if times else None,
+        "left_something": [name for name, one in zip(names, found) if _left_something(one)],
+    }
+
+
+def _left_something(found: dict[str, Any]) -> bool:
+    return any(found.get(part, {}).get(what) for part in ("diagnose", "tune") for what in ("left", "processes"))
+
+
 def table(known: dict[str, Script]) -> None:
     """Print it, and how often what was asked for was reached."""
-    made = rows(known)
-    widths = [max(len(line[n]) for line in (COLUMNS, *made)) for n in range(len(COLUMNS))]
-    for line in (COLUMNS, *made):
+    lines = [COLUMNS, *rows(known)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(COLUMNS))]
+    for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
-    found = [json.loads((RESULTS / f"{line[0]}.json").read_text(encoding="utf-8")) for line in made]
-    rights = [row["right"] for one in found if (row := judged(one))["right"] is not None]
-    reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
-    slower = [one["regret"]["speedup"] for one in found if isinstance(one.get("regret", {}).get("speedup"), list)]
-    times = sorted(row["known_at"] for one in found if (row := judged(one))["known_at"] is not None)
-    print(
-        json.dumps(
-            {
-                "scripts": len(made),
-                "judged": len(rights),
-                "right": sum(rights),
-                "regret_of_5_percent_at_most": sum(r[0] >= 0.95 or (r[2] or 0.0) >= 1.0 for r in reached),
-                "regrets": len(reached),
-                "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in slower),
-                "median_known_at": times[len(times) // 2] if times else None,
-                "left_something": [
-                    line[0]
-                    for line, one in zip(made, found)
-                    if any(
-                        one.get(part, {}).get(what) for part in ("diagnose", "tune") for what in ("left", "processes")
-                    )
-                ],
-            }
-        )
-    )
+    print(json.dumps(summary(known)))
 
 
 def main() -> None:
