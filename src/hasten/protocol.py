@@ -131,7 +131,7 @@ class LaunchSpec:
     warm_seconds: float = 0.0  # that this warm-up may take
     epoch_batches: int | None = None  # epochs end after so many
     quality: int | None = None  # batches to fingerprint; None: what training does to the model is not recorded
-    perturb: bool = False  # change every parameter in its last bit first
+    perturb: int = 0  # change every parameter by so many of its last bits first
     own_samples: bool = False  # record which samples are asked for, and make some once more
     interventions: Interventions = Interventions()
     brief: bool = False  # the script ends soon: few steps of warm-up, and for each intervention

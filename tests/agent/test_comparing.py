@@ -158,10 +158,23 @@ def test_a_script_without_a_scalar_loss_has_no_losses(patches):
     assert quality.raw().losses == []
 
 
+def test_a_change_of_several_last_bits_is_as_many_times_as_large(patches):
+    model = nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    quality = Quality(patches, num_batches=1, perturb=8)
+    quality.batch(torch.ones(2, 4))
+    following = before
+    for _ in range(8):
+        following = torch.nextafter(following, torch.full_like(before, torch.inf))
+    assert torch.allclose(model.weight - before, following - before, rtol=0.5) and not torch.equal(
+        model.weight, before
+    )
+
+
 def test_a_change_in_the_last_bit_is_one(patches):
     model = nn.Linear(4, 1)
     before = model.weight.detach().clone()
-    quality = Quality(patches, num_batches=1, perturb=True)
+    quality = Quality(patches, num_batches=1, perturb=1)
     quality.batch(torch.ones(2, 4))
     assert torch.equal(model.weight, torch.nextafter(before, torch.full_like(before, torch.inf)))
     quality.batch(torch.ones(2, 4))

@@ -8,7 +8,7 @@ import pytest
 
 from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.tuning import quality
-from hasten.tuning.evaluator import Evaluator, _band, verdict_of
+from hasten.tuning.evaluator import Evaluator, _band, rounding, verdict_of
 from hasten.tuning.metric import metric_holds
 
 
@@ -147,6 +147,25 @@ def test_rounding_is_within_the_scripts_own_noise():
     noise = told([x * (1 + 1e-7) for x in falling()], gradients=np.arange(1, 9) * (1 + 1e-6))
     near = told([x * (1 - 1e-7) for x in falling()], gradients=np.arange(1, 9) * (1 - 1e-6))
     assert quality.rounding_only(FALLING, near, [noise]).state == "passed"
+
+
+@pytest.mark.parametrize(("gradients_apart", "state"), [(4e-7, "passed"), (1e-7, "failed"), (0.0, "failed")])
+def test_in_chaos_a_larger_first_step_of_rounding_may_lead_further(gradients_apart, state):
+    ones = np.ones(8, dtype=np.float32)
+
+    def parted(by, gradient):
+        course = [loss * (1 + by * n / 30 * (-1) ** n) for n, loss in enumerate(falling())]
+        return told(course, gradients=ones * (1 + gradient * np.array([1, -1] * 4)))
+
+    asked = []
+
+    def perturbed(bits):
+        asked.append(bits)
+        return parted(1e-3 * bits, 1.2e-7 * bits)
+
+    own = told(falling(), gradients=ones)
+    assert rounding(own, parted(8e-3, gradients_apart), own, perturbed).state == state
+    assert asked[0] == 1 and (len(asked) == 2) == (state == "passed")
 
 
 @pytest.mark.parametrize(

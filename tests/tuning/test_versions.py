@@ -28,11 +28,13 @@ class Fake(Evaluator):
         super().__init__(bench=None, step_seconds=0.01, steps_per_epoch=8.0)
         self.changes = changes
 
-    def evaluate(self, settings, *, shift=0, perturb=False, number=0):
-        return recorded(seed=shift, perturbed=perturb, **self.changes)
+    def evaluate(self, settings, *, shift=0, perturb=0, number=0):
+        return recorded(seed=shift, perturbed=bool(perturb), **self.changes)
 
 
-def recorded(*, seed=0, perturbed=False, first=2.3, end=0.5, apart=0.0, gradient=0.0, order=0, moved=8, fails=None, unlucky=0):
+def recorded(
+    *, seed=0, perturbed=False, first=2.3, end=0.5, apart=0.0, gradient=0.0, order=0, moved=8, fails=None, unlucky=0
+):
     """What a launch records: losses that fall from `first` to `end`, on batches in an order.
 
     `apart`: relative distance of its losses from those of the other version; `gradient`: the same of its first gradients;

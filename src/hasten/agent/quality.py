@@ -28,9 +28,9 @@ ROW_BYTES = 4096  # of a sample that its fingerprint is made of
 class Quality:
     """The losses, batches and gradients of one process."""
 
-    def __init__(self, patches: Patches, *, num_batches: int, perturb: bool = False) -> None:
+    def __init__(self, patches: Patches, *, num_batches: int, perturb: int = 0) -> None:
         self.num_batches = num_batches  # that are fingerprinted
-        self._perturb = perturb  # change every parameter in its last bit before the first batch is used
+        self._perturb = perturb  # change every parameter by so many last bits before the first batch is used
         self._losses: list[torch.Tensor] = []
         self._batches: list[str] = []
         self._held_out: list[str] = []
@@ -61,8 +61,8 @@ class Quality:
     def batch(self, batch: object) -> None:
         """Fingerprint a batch that training was handed."""
         if self._perturb:
-            self._perturb = False
-            change_last_bits()
+            change_last_bits(self._perturb)
+            self._perturb = 0
         if len(self._batches) >= self.num_batches:
             return
         tensors = list(tensors_in(batch))
@@ -103,11 +103,12 @@ class Quality:
         )
 
 
-def change_last_bits() -> None:
-    """Move every parameter of this process to the next larger number that its dtype has."""
+def change_last_bits(number: int) -> None:
+    """Move every parameter of this process to the next larger number that its dtype has, or so many further."""
     for item in gc.get_objects():
         if type(item) is torch.nn.Parameter and item.is_floating_point() and item.requires_grad:
-            item.data = torch.nextafter(item.data, torch.full_like(item.data, torch.inf))
+            following = torch.nextafter(item.data, torch.full_like(item.data, torch.inf))
+            item.data = following if number == 1 else item.data + number * (following - item.data)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

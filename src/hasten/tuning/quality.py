@@ -17,6 +17,7 @@ from hasten.stats import Estimate, half_width, mean_interval
 
 FEWEST_LOSSES = 10
 OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
+MOST_BITS = 64  # that rounding may amount to
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
 WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
 NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
@@ -185,6 +186,12 @@ def rounding_only(baseline: RawQuality, plan: RawQuality, noise: Sequence[RawQua
     return passed(
         "rounding", f"first loss and gradients within {max(apart, gradients):.0e}, later losses as its own noise"
     )
+
+
+def bits_apart(baseline: RawQuality, plan: RawQuality, by_one_bit: RawQuality) -> int:
+    """By how many last bits of its parameters the script must be changed for gradients as far apart as the plan's."""
+    apart, own = gradient_distance(baseline, plan), gradient_distance(baseline, by_one_bit)
+    return min(MOST_BITS, math.ceil(apart / own)) if apart and own else 1
 
 
 def differs_from_itself(baseline: RawQuality, again: RawQuality) -> bool:

@@ -37,7 +37,7 @@ from hasten.sandbox.workspace import Workspace
 from hasten.stats import mean_interval
 from hasten.tuning import quality
 from hasten.tuning.budget import Progress
-from hasten.tuning.evaluator import FEWEST, SEEDS, Evaluator, verdict_of
+from hasten.tuning.evaluator import FEWEST, SEEDS, Evaluator, rounding, verdict_of
 from hasten.tuning.trial import compare
 from hasten.tuning.trial_config import config_for
 
@@ -207,10 +207,9 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
         return "identical"
     # Otherwise equal seeds give no equal start, and only several seeds can tell.
     if same_batches and not quality.differs_from_itself(old, again):
-        noise = [again, one.evaluate({}, perturb=True)]
-        rounding = quality.rounding_only(old, new, noise)
-        if rounding.state == "passed":
-            checks.append(rounding)
+        rounded = rounding(old, new, again, lambda bits: one.evaluate({}, perturb=bits))
+        if rounded.state == "passed":
+            checks.append(rounded)
             return "rounding"
         start = _same_start(old.losses[0], new.losses[0], quality.gradient_distance(old, new))
         checks.append(start)
