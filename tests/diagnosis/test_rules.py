@@ -271,12 +271,15 @@ def test_a_queue_full_of_later_batches_does_not_hide_a_shallow_prefetch():
     assert (finding.kind, finding.remedy[:23]) == ("shallow_prefetch", "Set prefetch_factor=32,")
 
 
-def crowded(ratio, **facts):
+DECODING = (stage("decode", seconds=6.0), stage("collate", seconds=2.0))
+
+
+def crowded(ratio, *, stages=DECODING, **facts):
     """Batches lie ready, and are not waited for; two workers decode all the time."""
     busy = loader(
         num_workers=2,
         queue_ready=(4,) * 50,
-        stages=(stage("decode", seconds=6.0), stage("collate", seconds=2.0)),
+        stages=stages,
         num_measured_batches=40,
         num_measured_samples=1280,
     )
@@ -351,6 +354,26 @@ def test_work_and_transport_share_what_instant_loading_saves():
     busy = {"stages": (stage("transform", "Rotate", 8.0),), "num_measured_batches": 40, "num_measured_samples": 1280}
     found = {f.kind: f.recoverable for f in diagnose(handing_over(instant=0.7, replay=0.4, **busy)).findings}
     assert found == {"slow_transport": pytest.approx(0.03), "slow_transform": pytest.approx(0.03)}
+
+
+def test_samples_that_cost_nothing_when_they_are_ready_are_no_finding():
+    slow = {"stages": (stage("transform", "Rotate", 8.0),), "num_measured_batches": 40, "num_measured_samples": 1280}
+    unsure = msgspec.structs.replace(tried("replay", 0.9), ratio=Interval(value=0.9, low=0.7, high=1.1))
+    instant = msgspec.structs.replace(tried("instant samples", 0.98), ratio=Interval(value=0.98, low=0.9, high=1.1))
+    assert kinds(run(steps=steps(phases=WAITS), loaders=(loader(**slow),), interventions=[unsure, instant])) == []
+
+
+def test_workers_on_shared_cores_cost_no_more_than_they_compute():
+    assert kinds(crowded(0.45, stages=(stage("transform", "Rotate", 0.1),))) == []
+
+
+def test_gradients_in_a_validation_come_before_validating_less_where_an_epoch_is_unknown():
+    facts = {"steps_per_epoch": None, "steps_per_validation": 5.0, "validation_grad": True}
+    seen = rarely("validation", facts=facts, interventions=[tried("validation_gradients", 0.9)])
+    gradients, often = diagnose(seen).findings
+    assert (gradients.kind, often.kind) == ("validation_gradients", "validation_often")
+    assert often.recoverable == pytest.approx((0.04 - gradients.recoverable) / 2)
+    assert often.remedy.startswith("Validate half as often")
 
 
 def test_what_no_finding_explains_is_named():

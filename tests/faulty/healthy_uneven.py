@@ -15,7 +15,7 @@ STEPS = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv el
 
 class Readings(Dataset):
     def __init__(self):
-        self.readings = torch.randn(256, 24, 32, generator=torch.Generator().manual_seed(0))
+        self.readings = torch.randn(256, 128, 8, generator=torch.Generator().manual_seed(0))
 
     def __len__(self):
         return 200_000
@@ -30,7 +30,7 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     loader = DataLoader(Readings(), 32, num_workers=2, prefetch_factor=24)
-    rnn, head = nn.GRU(32, 160, batch_first=True), nn.Linear(160, 4)
+    rnn, head = nn.GRU(8, 96, batch_first=True), nn.Linear(96, 4)
     optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.05)
     step = 0
     for readings, labels in loader:

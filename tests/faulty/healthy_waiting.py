@@ -29,11 +29,11 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     loader = DataLoader(Remote(), 32, shuffle=True, num_workers=12)
-    rnn, head = nn.GRU(32, 192, batch_first=True), nn.Linear(192, 16)
+    rnn, head = nn.GRU(8, 96, batch_first=True), nn.Linear(96, 16)
     optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.05)
     step = 0
     for rows, labels in loader:
-        loss = nn.functional.cross_entropy(head(rnn(rows.view(-1, 32, 32))[0][:, -1]), labels)
+        loss = nn.functional.cross_entropy(head(rnn(rows.view(-1, 128, 8))[0][:, -1]), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

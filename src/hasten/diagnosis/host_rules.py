@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hasten import format
 from hasten.diagnosis.case import WORTH, Case
-from hasten.records import Finding, HotLine, Phase, Where
+from hasten.records import Finding, HotLine, Where
 
 LOGGING = re.compile(
     # Logarithms are not logging: np.log(x) and x.log() do not match, self.log(loss) and wandb.log(...) do.
@@ -19,6 +19,7 @@ LOGGING = re.compile(
 )
 OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
 MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
+RARELY = 0.01  # share of the time that checkpoints should take, where it is not known how long an epoch is
 
 
 def findings(case: Case) -> Iterator[Finding]:
@@ -28,7 +29,7 @@ def findings(case: Case) -> Iterator[Finding]:
         if found is not None:
             yield found
     gradients = _validation_gradients(case)
-    # What validating too often costs is its time without gradients.
+    # What validating too often costs is a share of its time without gradients.
     often = _validation_often(case, spared=gradients.recoverable if gradients is not None else 0.0)
     for found in (gradients, often, _checkpoint_often(case)):
         if found is not None:
@@ -143,37 +144,42 @@ def _validation_gradients(case: Case) -> Finding | None:
     )
 
 
-def _too_often(case: Case, phase: Phase, every: float | None) -> tuple[float, str] | None:
-    """Seconds per step saved by doing something once per epoch, and how often it is done now."""
-    seconds = case.phase(phase)
+def _too_often(case: Case, seconds: float, every: float | None, *, otherwise: float) -> tuple[float, str] | None:
+    """Seconds per step saved by doing something once per epoch, and how often it is done now.
+
+    It takes `seconds` per step, and `otherwise` is what it should take where it is not known how long an epoch is.
+    """
     if every is None or seconds < WORTH * case.step:
         return None
     epoch = case.facts.steps_per_epoch
     if epoch is None:
-        # The epoch is unknown: do it so rarely that it takes 1% of the time.
-        return max(0.0, seconds - 0.01 * case.step), f"every {every:.1f} steps"
+        return max(0.0, seconds - otherwise), f"every {every:.0f} steps"
     times = epoch / every
     if times <= 1.5 * MOST_OFTEN:
         return None
-    return seconds * (1 - MOST_OFTEN / times), f"every {every:.1f} steps, {times:.0f} times per epoch"
+    return seconds * (1 - MOST_OFTEN / times), f"every {every:.0f} steps, {times:.0f} times per epoch"
 
 
 def _validation_often(case: Case, *, spared: float) -> Finding | None:
-    often = _too_often(case, "validation", case.facts.steps_per_validation)
+    left = max(0.0, case.phase("validation") - spared)
+    often = _too_often(case, left, case.facts.steps_per_validation, otherwise=left / 2)
     if often is None:
         return None
+    half = case.facts.steps_per_epoch is None
     return Finding(
         kind="validation_often",
         title="Validation too often",
-        recoverable=max(0.0, often[0] - spared),
+        recoverable=often[0],
         because=(f"{format.share(case.share('validation'))} of the time is spent on validation, {often[1]}",),
-        remedy="Validate once per epoch, or on part of the validation set.",
+        remedy="Validate half as often, or on half of the validation set."
+        if half
+        else "Validate once per epoch, or on part of the validation set.",
         where=case.facts.validation_where or case.where("validation"),
     )
 
 
 def _checkpoint_often(case: Case) -> Finding | None:
-    often = _too_often(case, "checkpoint", case.facts.steps_per_checkpoint)
+    often = _too_often(case, case.phase("checkpoint"), case.facts.steps_per_checkpoint, otherwise=RARELY * case.step)
     if often is None:
         return None
     # Saving also evicts the step's data from the CPU caches; that cost was measured by a trial.

@@ -50,7 +50,15 @@ def findings(case: Case) -> Iterator[Finding]:
         if (found := _python_bound(case, train, headroom - given)) is not None:
             yield found
     elif not any(f.kind == "waiting_samples" for f in settings):
-        yield from sample_rules.findings(case, train, headroom - given)
+        yield from sample_rules.findings(case, train, min(headroom, _making(case)) - given)
+
+
+def _making(case: Case) -> float:
+    """Seconds per step that making the samples costs at most: what the step saves while workers need not make them."""
+    instant = intervention(case.run, "instant samples")
+    if instant is None or instant.ratio is None:
+        return case.regular
+    return case.regular * (1 - instant.ratio.value)
 
 
 def _sampling(case: Case, train: LoaderFacts) -> float:

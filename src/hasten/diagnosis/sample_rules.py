@@ -97,9 +97,9 @@ def findings(case: Case, train: LoaderFacts, headroom: float) -> Iterator[Findin
         # Parallel workers: the step takes as long as the loader's work, so it shrinks in proportion. No work costs more
         # than one worker takes for it.
         saved = min(cost.seconds, cost.seconds / total * case.regular) if train.num_workers else cost.seconds
-        if case.crowding:  # a share of the time that the workers' cores cost
-            on_cores = train.cpu_seconds * train.num_measured_batches
-            saved = sum(s.cpu_seconds for s in stages) / on_cores * headroom if on_cores else 0.0
+        if case.crowding:  # a share of the time that the workers' cores cost, and no more than they compute
+            computing, on_cores = sum(s.cpu_seconds for s in stages), train.cpu_seconds * train.num_measured_batches
+            saved = min(computing * per_step, computing / on_cores * headroom) if on_cores else 0.0
         yield _stage_finding(case, train, cost, min(saved, headroom), total)
 
 
