@@ -170,7 +170,11 @@ CASES = {
     ),
 }
 # What has two trials; the second of them.
-OTHER_TRIALS = {"tf32": "full_precision", "passive_waiting": "thread_contention"}
+OTHER_TRIALS = {
+    "tf32": "full_precision",
+    "matmul_precision": "full_precision",
+    "passive_waiting": "thread_contention",
+}
 
 
 def kinds(measured):

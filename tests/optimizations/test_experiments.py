@@ -46,9 +46,10 @@ class Training:
         self.session = types.SimpleNamespace(not_applied={}, models=Models(HOOKS))
         self.session.models.discover()
 
-    def switch(self, cause, value=True):
+    def switch(self, cause, value=None):
         """As a measured launch makes it."""
         experiment, optimization = EXPERIMENTS[cause]
+        value = value or next(reversed(optimization.words if optimization else ()), True)
         fix = spec_for(experiment, optimization, value)
         made = switch_of(self.session, HOOKS, SwitchSpec(cause=cause, fix=fix, settle=experiment.settle))
         HOOKS.on_undo(made.off)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hasten.optimizations.applicable import why_keep_precision
-from hasten.optimizations.optimization import BF16_UNITS, Optimization, Proposal
+from hasten.optimizations.optimization import (
+    BF16_UNITS,
+    Experiment,
+    NotProposed,
+    Optimization,
+    Problem,
+    Proposal,
+    Symptoms,
+    from_finding,
+)
 from hasten.protocol import Value
 
 if TYPE_CHECKING:
     from hasten.agent.handle import Handle
     from hasten.diagnosis.situation import Situation
+    from hasten.records import Machine
+
+IN_FULL = "matrix products in full float32"
 
 
 def enable(handle: Handle, value: Value) -> None:
@@ -22,21 +34,35 @@ def enable(handle: Handle, value: Value) -> None:
     handle.patches.on_undo(lambda: torch.set_float32_matmul_precision(before))
 
 
-def _propose(situation: Situation) -> list[Proposal] | str:
+def _has_units(machine: Machine) -> bool:
+    return bool(BF16_UNITS & {*machine.cpu_features})
+
+
+def _suspect(symptoms: Symptoms) -> str | None:
+    plain = symptoms.on_cpu and symptoms.in_float32 and _has_units(symptoms.machine)
+    convolves = any(model.num_convolutions for model in symptoms.facts.models)
+    return "medium" if plain and symptoms.computes and not convolves else None
+
+
+def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
     reason = why_keep_precision(situation)
     if reason is not None:
         return reason
     if situation.settings.get("bf16"):
         return "bf16 does the same and more"
-    facts, machine = situation.case.facts, situation.case.run.machine
-    if not situation.case.on_cpu:
+    facts, case = situation.case.facts, situation.case
+    if not case.on_cpu:
         return "tf32 is its name on a GPU"
-    if not BF16_UNITS & {*machine.cpu_features}:
+    if not _has_units(case.run.machine):
         return "this CPU has no bfloat16 units"
     if any(model.num_convolutions for model in facts.models):
         return "convolutions gain nothing by it"
-    saves = 0.2 * situation.case.phase("forward", "backward")
-    return [Proposal(value="medium", saves=saves, because="matrix products in full float32")]
+    measured = case.measured("matmul_precision")
+    if measured is not None:
+        return [Proposal(value="medium", saves=measured[0], because=IN_FULL, is_sure=True)]
+    likely = 0.2 * case.phase("forward", "backward")
+    otherwise = "computing is not what takes the time"
+    return from_finding("matmul_precision", value="medium", otherwise=otherwise, prior=lambda _: likely)(situation)
 
 
 OPTIMIZATION = Optimization(
@@ -48,4 +74,13 @@ OPTIMIZATION = Optimization(
     enable=enable,
     kind="word",
     words=("high", "medium"),
+    experiments=(Experiment(cause="matmul_precision", suspect=_suspect, usual=0.2),),
+    problems=(
+        Problem(
+            kind="full_precision",
+            cause="matmul_precision",
+            title="Matrix products in full float32",
+            remedy='Call torch.set_float32_matmul_precision("medium").',
+        ),
+    ),
 )

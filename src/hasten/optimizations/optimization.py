@@ -169,12 +169,12 @@ def from_finding(
 
     def propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         finding = situation.finding(*kinds)
-        if finding is not None:
-            sure = finding.confirmed_by in kinds
+        measured = [tried for kind in kinds if (tried := situation.intervention(kind)) is not None]
+        sure = finding is not None and finding.confirmed_by in kinds
+        if finding is not None and (sure or not measured):  # else another optimization's experiment confirmed it
             return [Proposal(value=value, saves=finding.recoverable, because=finding.title, is_sure=sure)]
         likely = prior(situation)
         expected = max(situation.expected(kind, likely or 0.0) for kind in kinds)
-        measured = [tried for kind in kinds if (tried := situation.intervention(kind)) is not None]
         if expected > 0.0:
             return [Proposal(value=value, saves=expected, because=SUSPECTED if measured else UNMEASURED)]
         if measured:
