@@ -100,10 +100,9 @@ def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scrat
     took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
     restore(script)
     found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _alive(script)}
-    text = out.read_text(errors="replace")
-    if code != 0 or "{" not in text:
-        return {**found, "output": text[-2000:]}
-    record = json.loads(text[text.index("{") :])
+    if code != 0:
+        return {**found, "output": _end_of(out)}
+    record = json.loads(out.read_text(errors="replace"))
     (scratch / "run.json").write_text(json.dumps(record["run"]), encoding="utf-8")
     diagnosis = record["diagnosis"]
     findings = [
@@ -124,7 +123,7 @@ def _tuned(
     saved = sorted((directory / ".hasten" / "tunings").glob("*/tuning.json"))
     if not saved:
         restore(script)
-        return {**found, "output": out.read_text(errors="replace")[-2000:]}
+        return {**found, "output": _end_of(out)}
     tuning = from_json(Tuning, saved[-1].read_bytes(), source=str(saved[-1]))
     restore(script)
     proof = tuning.proof
@@ -178,11 +177,11 @@ def _alive(script: Script) -> int:
     return found
 
 
-def _ended(command: list[str], directory: Path, variables: dict[str, str], log: Path, seconds: float) -> int | None:
-    """The command's exit code; None if it took too long."""
-    with log.open("wb") as file:
+def _ended(command: list[str], directory: Path, variables: dict[str, str], out: Path, seconds: float) -> int | None:
+    """The command's exit code, its output in `out` and a file beside it; None if it took too long."""
+    with out.open("wb") as file, out.with_suffix(".err").open("wb") as errors:
         process = subprocess.Popen(
-            command, cwd=directory, env=variables, stdout=file, stderr=file, start_new_session=True
+            command, cwd=directory, env=variables, stdout=file, stderr=errors, start_new_session=True
         )
         try:
             return process.wait(seconds)
@@ -192,6 +191,11 @@ def _ended(command: list[str], directory: Path, variables: dict[str, str], log: 
             if isinstance(error, KeyboardInterrupt):
                 raise
             return None
+
+
+def _end_of(out: Path) -> str:
+    """The last of what was written."""
+    return (out.read_text(errors="replace") + out.with_suffix(".err").read_text(errors="replace"))[-2000:]
 
 
 def judged(found: dict[str, Any]) -> dict[str, Any]:
