@@ -1,6 +1,6 @@
 """Batches for free: what a script is given while its batches are replayed."""
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from hasten.agent import replay
 from hasten.agent.loaders import Loaders
 from hasten.agent.tree import mapped
+from hasten.raw_run import JOIN, REPLAY
 
 
 class Session:
@@ -160,12 +161,28 @@ Pair = namedtuple("Pair", "image label")
         ([Pair(torch.zeros(1), torch.ones(1))] * 2, Pair(torch.zeros(2), torch.ones(2))),
         ([[torch.zeros(1), 7]] * 2, [torch.zeros(2), 7]),
         ([torch.tensor(3.0)] * 2, torch.tensor(3.0)),
+        ([UserDict(a=torch.zeros(1))] * 2, UserDict(a=torch.zeros(2))),  # as transformers' BatchEncoding
     ],
 )
 def test_batches_of_any_shape_are_joined(batches, joined):
     made = replay._join(list(batches))
     assert type(made) is type(joined)
     assert repr(made) == repr(joined)
+
+
+class Graph:
+    def __init__(self):
+        self.nodes = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize("batch", [Graph(), [Graph()]])
+def test_batches_of_the_scripts_own_types_are_not_called_joined(session, batch):
+    loader = DataLoader(range(8), batch_size=4, collate_fn=lambda _: batch)
+    list(loader)
+    session.player.join(4)
+    assert len(list(loader)) > 0
+    assert "Graph cannot be joined" in session.not_applied[JOIN]
+    assert REPLAY not in session.not_applied
 
 
 def test_moving_keeps_the_shape_of_a_batch():

@@ -197,6 +197,11 @@ def test_a_loss_that_is_higher_at_every_seed_never_passes(more, state):
     assert check.state == state and verdict_of([check]) != "proven"
 
 
+def test_a_loss_that_is_higher_in_its_last_digits_is_passed():
+    plans = [told([1.0001 * x for x in falling(seed)]) for seed in range(5)]
+    assert quality.within_band(seeds(), plans).state == "passed"
+
+
 def test_the_script_with_other_random_numbers_may_end_a_little_higher_by_chance():
     plans = [told([1.005 * x for x in falling(seed)]) for seed in range(5)]
     assert quality.within_band(seeds(), plans, is_script=True).state == "unknown"

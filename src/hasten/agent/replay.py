@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import torch
@@ -97,7 +97,11 @@ class Replay:
         self._position += 1
         if self._joined > 1:
             picked = [held[(self._position + i) % len(held)] for i in range(self._joined)]
-            return _join(picked)
+            try:
+                return _join(picked)
+            except Exception as error:  # sequences of other lengths, or a type of the script's own
+                self._session.not_applied.setdefault(JOIN, repr(error))
+                self._joined = 1
         batch = held[self._position % len(held)]
         if self._copying:
             return copy.deepcopy(batch)
@@ -182,12 +186,14 @@ def _join(batches: list[object]) -> object:
     first = batches[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(batches) if first.dim() else first  # type: ignore[arg-type]
-    if isinstance(first, dict):
-        return type(first)({k: _join([b[k] for b in batches]) for k in first})  # type: ignore[index]
+    if isinstance(first, Mapping):
+        return type(first)({k: _join([b[k] for b in batches]) for k in first})  # type: ignore[call-arg, index]
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(_join(list(parts)) for parts in zip(*batches)))  # type: ignore[call-overload]
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], str):
         return type(first)(item for b in batches for item in b)  # type: ignore[union-attr]
     if isinstance(first, (list, tuple)):
         return type(first)(_join(list(parts)) for parts in zip(*batches))  # type: ignore[call-overload]
+    if next(tensors_in(first), None) is not None:
+        raise TypeError(f"a {type(first).__name__} cannot be joined with others")
     return first

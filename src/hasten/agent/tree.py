@@ -41,11 +41,11 @@ def num_samples(batch: object) -> int | None:
 
 
 def mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    """A copy of a batch with each of its tensors changed: in lists, tuples and dicts."""
+    """A copy of a batch with each of its tensors changed: in lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, dict):
-        return type(value)({k: mapped(v, change) for k, v in value.items()})
+    if isinstance(value, Mapping):
+        return type(value)({k: mapped(v, change) for k, v in value.items()})  # pyright: ignore[reportCallIssue]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(v, change) for v in value))  # pyright: ignore[reportArgumentType]
     if isinstance(value, (list, tuple)):

@@ -22,6 +22,7 @@ ROUNDING = 1e-5  # relative difference of the first loss and of the first gradie
 WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
 NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
 MOST = 0.02  # of the loss: a margin above this would let a harm pass that anybody would mind
+NEGLIGIBLE = 0.1  # of the floor: sure or not, it is no harm
 FLOOR = 0.002  # of the loss: a margin below this asks for more than a loss can show
 
 
@@ -260,12 +261,14 @@ def margin_of(level: float, spread: float) -> float:
 def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: float) -> Check:
     """A one-sided test of non-inferiority: the upper end of the mean difference's 95% interval lies within the margin.
 
-    An interval that lies wholly on the worse side never passes, whatever the margin: a small harm that is sure is one. It
-    fails where it excludes everything up to the `floor`, below which nobody would mind.
+    An interval that lies wholly on the worse side does not pass, whatever the margin: a small harm that is sure is one,
+    unless it is less than a tenth of the `floor`, as the last digits of another precision are. It fails where it excludes
+    everything up to the floor, below which nobody would mind.
     """
     if worse.low > floor:
         return failed(what, text)
-    return (passed if worse.high <= margin and worse.low <= 0 else unknown)(what, text)
+    most = margin if worse.low <= 0 else min(margin, NEGLIGIBLE * floor)
+    return (passed if worse.high <= most else unknown)(what, text)
 
 
 def seeds_wanted(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, fewest: int, most: int) -> int:
