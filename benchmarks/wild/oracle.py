@@ -27,6 +27,7 @@ from hasten.tuning.trial_config import config_for
 
 ALONE: tuple[Settings, ...] = (
     {"bf16": True},
+    {"matmul_precision": "medium"},
     {"channels_last": True},
     {"fused_optimizer": True},
     {"set_to_none": True},
