@@ -1,7 +1,7 @@
 """What the best of all settings gains on one script: every optimization alone, then the helpful ones together, greedily.
 
-It asks no diagnosis what is worth a trial; the only choice is the list of values below. Sides are launched in pairs that take
-turns. Speed alone counts: whether the model trains as well is the proof's affair, and what it dropped is told apart.
+It asks no diagnosis what is worth a trial; the only choice is the list of values below. Sides are launched together and
+take turns. Speed alone counts: whether the model trains as well is the proof's affair, and what it dropped is told apart.
 
 Run in the script's folder, by `wild.py`: python oracle.py OUT.json SITUATION.json COMMAND...
 """
@@ -12,44 +12,48 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hasten.errors import PlanError
-from hasten.launch.side import Bench, Frequencies, SideError
+from hasten.launch.side import Bench, Frequencies, NotAppliedError, SideError
 from hasten.measurement.diagnose import situation_of
 from hasten.optimizations.catalog import GROUPS, checked
 from hasten.records import Run, Settings, from_json
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import paired_speedup
-from hasten.tuning.trial import Sides
-from hasten.tuning.trial_config import config_for
+from hasten.tuning.trial import Sides, side_by_side
+from hasten.tuning.trial_config import KEEPING, config_for
 
 ALONE: tuple[Settings, ...] = (
     {"bf16": True},
     {"matmul_precision": "medium"},
     {"channels_last": True},
+    {"allocator": "glibc"},
+    {"cpu_threads": 1},
+    {"flush_denormal": True},
+    {"omp_wait": "passive"},
     {"fused_optimizer": True},
     {"set_to_none": True},
     {"no_debug": True},
     {"no_grad_validation": True},
-    {"cpu_threads": 1},
-    {"allocator": "glibc"},
-    {"flush_denormal": True},
     {"num_workers": 1},
     {"num_workers": 2},
     {"persistent_workers": True},
     {"prefetch_factor": 8},
     {"loader": True},
-    {"cache": "auto"},
+    {"loader": True, "pixels": "close"},
     {"decode": True},
     {"resize": True},
     {"gather": True},
-    {"loader": True, "pixels": "close"},
-    {"omp_wait": "passive"},
+    {"cache": "auto"},
 )
 TIES = 1.02  # a speedup that may be luck
-PAIRS = 3  # where a choice depends on it
+ROUNDS = 3  # where a choice depends on it
+MOST_AT_ONCE = 5  # launches
+
+Found = tuple[float, float | None, float | None] | str
 
 
 class Oracle:
@@ -57,33 +61,75 @@ class Oracle:
 
     def __init__(self, bench: Bench, run: Run) -> None:
         self.bench = bench
+        self.run = run
         self.first = situation_of(run, {})
         self.frequencies = Frequencies.of(run.facts)
+        peak = max((sample.resident_bytes for sample in run.resources), default=0)
+        # Launches that take turns, the script as it is among them.
+        self.most = max(2, min(MOST_AT_ONCE, int(run.machine.memory_available_bytes / max(1, peak))))
 
     def changes_nothing(self, settings: Settings) -> bool:
-        """Whether the settings are about a loader, or workers, that the script does not have, or has already."""
-        train = self.first.case.train
+        """Whether the settings are about something that the script was not seen to do, or has already."""
+        facts, train, names = self.run.facts, self.first.case.train, {*settings}
+        absent = {
+            "bf16": facts.autocast,
+            "channels_last": not any(m.num_convolutions for m in facts.models),
+            "fused_optimizer": all(optimizer.fused for optimizer in facts.optimizers),
+            "set_to_none": not facts.zero_grad_in_place,
+            "no_debug": not (facts.anomaly_detection or facts.profiler),
+            "no_grad_validation": not facts.validation_grad,
+        }
+        if any(absent.get(name) for name in names):
+            return True
         if train is None:
-            return bool({*settings} & {one.name for one in GROUPS["Input"]})
-        needs_workers = {"persistent_workers", "prefetch_factor"} & {*settings}
-        return settings.get("num_workers") == train.num_workers or bool(needs_workers and not train.num_workers)
+            return bool(names & {one.name for one in GROUPS["Input"]})
+        decodes = any(stage.name == "decode" for stage in train.stages)
+        needs_workers = {"persistent_workers", "prefetch_factor"} & names
+        return (
+            settings.get("num_workers") == train.num_workers
+            or bool(needs_workers and not train.num_workers)
+            or bool({"decode", "resize", "pixels"} & names and not decodes)
+        )
 
-    def speedup(
-        self, before: Settings, after: Settings, *, pairs: int
-    ) -> tuple[float, float | None, float | None] | str:
-        """`before`'s step time over `after`'s with its interval; or why `after` cannot be run."""
-        sides = Sides()
-        config = config_for(self.first, {**before, **after})
-        try:
-            for _ in range(pairs):
-                sides.add_pair((self.bench, before), (self.bench, after), config)
-        except SideError as error:
-            return str(error)
-        one, other = sides.seconds(self.frequencies)
-        if pairs < 2:
-            return (one[0] / other[0], None, None)
-        estimate = paired_speedup(one, other, looks=False)
-        return (estimate.value, estimate.low, estimate.high)
+    def speedups(self, before: Settings, all_after: Sequence[Settings], *, rounds: int) -> list[Found]:
+        """`before`'s step time over that of each, with intervals; or why one cannot be run.
+
+        All of them, and `before`, take turns: one launch of each in a round.
+        """
+        config = config_for(self.first, {name: True for one in (before, *all_after) for name in one})
+        if len(all_after) > 1 and not (config.turns and len(all_after) < self.most):
+            return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+        own: list[float] = []
+        others: list[list[float]] = [[] for _ in all_after]
+        for number in range(rounds):
+            sides = Sides()
+            launches = [(self.bench, settings) for settings in (before, *all_after)]
+            launches = launches[number:] + launches[:number]  # another first one in each round
+            try:
+                results = side_by_side(launches, config)
+            except SideError as error:
+                if len(all_after) == 1:
+                    return [str(error)]
+                if not isinstance(error, NotAppliedError):
+                    return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+                name = str(error).partition(" ")[0]
+                rest = [after for after in all_after if name not in after]
+                found = iter(self.speedups(before, rest, rounds=rounds) if rest else [])
+                return [str(error) if name in after else next(found) for after in all_after]
+            results = results[len(results) - number :] + results[: len(results) - number]
+            sides.baseline, sides.candidate = results[:1] * len(all_after), results[1:]
+            one, candidates = sides.seconds(self.frequencies)
+            own.append(one[0])
+            for times, seconds in zip(others, candidates):
+                times.append(seconds)
+        return [_compared(own, times) for times in others]
+
+
+def _compared(one: list[float], other: list[float]) -> Found:
+    if len(one) < 2:
+        return (one[0] / other[0], None, None)
+    estimate = paired_speedup(one, other, looks=False)
+    return (estimate.value, estimate.low, estimate.high)
 
 
 def search(oracle: Oracle, out: Path) -> None:
@@ -91,38 +137,42 @@ def search(oracle: Oracle, out: Path) -> None:
     known: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     began = time.monotonic()
     alone = known.setdefault("alone", {})
-    for settings in ALONE:
-        key = json.dumps(settings)
-        if key not in alone and not oracle.changes_nothing(settings):
-            alone[key] = oracle.speedup({}, settings, pairs=1)
-            print(f"{settings}: {alone[key]}", file=sys.stderr, flush=True)
-            _write(out, known)
+    waiting = [one for one in ALONE if json.dumps(one) not in alone and not oracle.changes_nothing(one)]
+    while waiting:
+        keeps = bool(KEEPING & {*waiting[0]})
+        batch = [one for one in waiting if bool(KEEPING & {*one}) == keeps][: oracle.most - 1]
+        waiting = [one for one in waiting if one not in batch]
+        for one, found in zip(batch, oracle.speedups({}, batch, rounds=1)):
+            alone[json.dumps(one)] = found
+            print(f"{one}: {found}", file=sys.stderr, flush=True)
+        _write(out, known)
     gains = {key: found[0] for key, found in alone.items() if isinstance(found, (list, tuple))}
+    hopeful = [json.loads(key) for key in sorted(gains, key=lambda key: -gains[key]) if gains[key] > TIES]
     best: Settings = {}
     added = known["added"] = {}
-    for key in sorted((key for key in gains if gains[key] > TIES), key=lambda key: -gains[key]):
-        more: Settings = json.loads(key)
+    while hopeful:
+        more = hopeful.pop(0)
         if all(best.get(name) == value for name, value in more.items()):
             continue
         try:
             together = checked({**best, **more})
         except PlanError:
             continue
-        found = added[key] = oracle.speedup(best, together, pairs=PAIRS)
+        found = added[json.dumps(more)] = oracle.speedups(best, [together], rounds=ROUNDS)[0]
         if not isinstance(found, str) and found[0] > TIES and (found[1] or 0.0) > 2.0 - found[0]:
             best = known["best"] = together
             print(f"best so far: {best}", file=sys.stderr, flush=True)
         _write(out, known)
     known["best"] = best
-    known["best_speedup"] = oracle.speedup({}, best, pairs=4) if best else (1.0, 1.0, 1.0)
+    known["best_speedup"] = oracle.speedups({}, [best], rounds=4)[0] if best else (1.0, 1.0, 1.0)
     _write(out, {**known, "seconds": time.monotonic() - began, "load": os.getloadavg()[0]})
 
 
 def reach(oracle: Oracle, out: Path, *, best: Settings, plan: Settings) -> None:
     """How fast a plan is beside the best of all settings, and beside the script as it is."""
     began = time.monotonic()
-    reached = (1.0, 1.0, 1.0) if plan == best else oracle.speedup(best, plan, pairs=4)
-    speedup = oracle.speedup({}, plan, pairs=4) if plan else (1.0, 1.0, 1.0)
+    reached = (1.0, 1.0, 1.0) if plan == best else oracle.speedups(best, [plan], rounds=4)[0]
+    speedup = oracle.speedups({}, [plan], rounds=4)[0] if plan else (1.0, 1.0, 1.0)
     _write(out, {"reached": reached, "speedup": speedup, "seconds": time.monotonic() - began})
 
 
