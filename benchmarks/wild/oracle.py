@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ ALONE: tuple[Settings, ...] = (
 )
 TIES = 1.02  # a speedup that may be luck
 ROUNDS = 3  # where a choice depends on it
+RARELY = {"no_grad_validation", "persistent_workers", *KEEPING}  # settings about what does not come in every step
+SECONDS, FEWEST_STEPS = 3.0, 5  # for which the others are tried
 MOST_AT_ONCE = 5  # launches
 
 Found = tuple[float, float | None, float | None] | str
@@ -97,6 +100,8 @@ class Oracle:
         All of them, and `before`, take turns: one launch of each in a round.
         """
         config = config_for(self.first, {name: True for one in (before, *all_after) for name in one})
+        if not RARELY & {name for one in all_after for name in one}:
+            config = replace(config, seconds=min(config.seconds, max(SECONDS, FEWEST_STEPS * self.first.case.step)))
         if len(all_after) > 1 and not (config.turns and len(all_after) < self.most):
             return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
         own: list[float] = []
