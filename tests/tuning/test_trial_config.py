@@ -2,7 +2,7 @@
 
 import pytest
 from PIL import Image
-from runs import loader, run
+from runs import loader, run, steps
 
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import MeasureOptions, measure
@@ -45,6 +45,17 @@ def test_only_what_keeps_samples_is_measured_warm():
     assert 0 < warm.repeated_batches < warm.warm_steps
     side = spec_of(kept, config_for(first, kept))
     assert (side.repeated_batches, side.warm_steps) == (warm.repeated_batches, warm.warm_steps)
+
+
+def test_a_validation_is_waited_for_by_what_changes_it_and_by_the_whole_plan():
+    def seconds(*, every, **more):
+        seen = run(steps=steps(rare={"validation": (5, every)}), facts={"steps_per_validation": 100.0})
+        return config_for(situation_of(seen, {}), {}, **more).seconds
+
+    short = TrialConfig.seconds
+    assert seconds(every=0.1) == seconds(every=0.1, added={"no_grad_validation": True}) > short
+    assert seconds(every=0.1, added={"bf16": True}) == short
+    assert seconds(every=1.0, added={"bf16": True}) > short
 
 
 def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():

@@ -9,12 +9,14 @@ from hasten.diagnosis.breakdown import USABLE_MEMORY
 from hasten.diagnosis.case import Case
 from hasten.diagnosis.situation import Situation
 from hasten.launch.turns import POSSIBLE
-from hasten.optimizations.catalog import specs_of, start_seconds_of
+from hasten.optimizations.catalog import GROUPS, specs_of, start_seconds_of
 from hasten.protocol import LaunchSpec
 from hasten.records import Phase, Settings
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
+EVERY_STEP = {one.name for group in ("Precision", "Execution") for one in GROUPS[group]} - {"no_grad_validation"}
+WEIGHS, WEIGHS_MUCH = 0.05, 0.3  # share of the time from which what comes rarely must come in a launch
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
@@ -33,16 +35,20 @@ class TrialConfig:
     turns: bool = False  # both sides of a pair at once, one working at a time
 
 
-def config_for(first: Situation, settings: Settings) -> TrialConfig:
-    """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept."""
+def config_for(first: Situation, settings: Settings, *, added: Settings | None = None) -> TrialConfig:
+    """How long launches measure: so that what comes rarely, and weighs, comes in them; warm where something is kept.
+
+    `added`: what a trial is about. Where it changes every step alike, steps show it, and what comes rarely must weigh much.
+    """
     case, facts = first.case, first.case.facts
     seconds = TrialConfig.seconds
+    weighs = WEIGHS_MUCH if added and EVERY_STEP.issuperset(added) else WEIGHS
     periods: dict[Phase, float | None] = {
         "epoch_start": facts.steps_per_epoch,
         "validation": facts.steps_per_validation,
     }
     for phase, period in periods.items():
-        if period and case.share(phase) >= 0.05:
+        if period and case.share(phase) >= weighs:
             # Twice where it comes often; once where steps are slow, for a search has to end.
             seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
     seconds = max(seconds, min(8.0, 5 * case.step))

@@ -292,7 +292,7 @@ class _Tuning:
             settings,
             added,
             frequencies=Frequencies.of(first.case.facts),
-            config=config_for(first, {**settings, **added}),
+            config=config_for(first, {**settings, **added}, added=added),
             sides=sides,
             time_left=lambda: min(self.journal.left_for_search(), until - self.journal.spent()),
             on_pair=lambda number, estimate: self.journal.report(_trying(format.added(added), number, estimate)),
