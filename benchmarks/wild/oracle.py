@@ -109,7 +109,8 @@ class Oracle:
         for number in range(rounds):
             sides = Sides()
             launches = [(self.bench, settings) for settings in (before, *all_after)]
-            launches = launches[number:] + launches[:number]  # another first one in each round
+            first = number % len(launches)  # another one in each round
+            launches = launches[first:] + launches[:first]
             try:
                 results = side_by_side(launches, config)
             except SideError as error:
@@ -121,7 +122,7 @@ class Oracle:
                 rest = [after for after in all_after if name not in after]
                 found = iter(self.speedups(before, rest, rounds=rounds) if rest else [])
                 return [str(error) if name in after else next(found) for after in all_after]
-            results = results[len(results) - number :] + results[: len(results) - number]
+            results = results[len(results) - first :] + results[: len(results) - first]
             sides.baseline, sides.candidate = results[:1] * len(all_after), results[1:]
             one, candidates = sides.seconds(self.frequencies)
             own.append(one[0])
