@@ -76,6 +76,12 @@ def test_every_fix_without_a_trial_says_whether_it_was_measured():
     assert states()["batch_size"] == "not tried"
 
 
+def test_an_interval_that_reaches_to_zero_is_told_without_one():
+    few = msgspec.structs.replace(tried("full_precision", 1.9), ratio=Interval(value=1.9, low=0.0, high=9.0))
+    told = reasons(interventions=[few], facts={"models": (NET,)}, on=BF16)["bf16"]
+    assert told == "no gain was seen in the diagnosis"
+
+
 def test_reduced_precision_is_promised_only_where_the_cpu_has_units_for_it():
     given = {"facts": {"models": (NET,)}, "interventions": [tried("full_precision", 0.6)]}
     assert promised(on=BF16, **given)["bf16"].saves == pytest.approx(0.4 * STEP, rel=0.05)

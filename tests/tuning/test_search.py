@@ -110,6 +110,14 @@ def test_what_the_diagnosis_has_seen_to_help_is_tried_at_once():
     assert settings == {"bf16": True, "set_to_none": True}
 
 
+def test_two_that_influence_each_other_are_not_tried_at_once():
+    promises, sure = {"channels_last": 0.4, "bf16": 0.3, "set_to_none": 0.2}, ("channels_last", "bf16", "set_to_none")
+    gains = {"channels_last": 1.4, "bf16": 0.8, "set_to_none": 1.1}
+    settings, log = searched(promises, gains, sure=sure, helps={"bf16": {"channels_last": True}})
+    assert [added for _, added in log][:2] == ["channels_last+set_to_none", "bf16"]
+    assert settings == {"channels_last": True, "set_to_none": True}
+
+
 def test_what_may_help_only_beside_another_is_tried_with_it_when_nothing_else_is_left():
     helps = {"num_workers": {"cpu_threads": 1}}
 

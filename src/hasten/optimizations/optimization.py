@@ -191,6 +191,8 @@ def no_gain(tried: Intervention) -> NotProposed:
 
     ratio = tried.ratio
     assert ratio is not None
+    if ratio.low <= 0.0:  # too few steps for an interval
+        return NotProposed(reason="no gain was seen in the diagnosis", state="does not help")
     speedup = Interval(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
     return NotProposed(reason=f"{format.ratio_interval(speedup)} as fast in the diagnosis", state="does not help")
 

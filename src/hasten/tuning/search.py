@@ -137,7 +137,7 @@ def search(
         if not waiting or not in_time:
             on_end(situation, waiting)
             return
-        chosen = _bundle(waiting) if at_once else []
+        chosen = _bundle(waiting, situation) if at_once else []
         if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
             chosen = [c for c in chosen if c.proposal.is_sure]  # of the others each gain shall be known for itself
         if len(chosen) < 2:
@@ -207,18 +207,28 @@ def _num_pairs(trial: Trial | None) -> int:
     return len(trial.baseline_seconds) if trial is not None else 0
 
 
-def _bundle(waiting: Sequence[Candidate]) -> list[Candidate]:
-    """What promises most, with all that promises much beside it, answers another cause and is quickly tried."""
+def _bundle(waiting: Sequence[Candidate], situation: Situation) -> list[Candidate]:
+    """What promises most, with all that promises much beside it, answers another cause and is quickly tried.
+
+    Of two that may help each other neither's own gain says what both come to, so they are not tried at once.
+    """
     chosen = [waiting[0]]
     for candidate in [c for c in waiting[1:] if not c.fix.only_by_user]:
         fix, others = candidate.fix, [c.fix for c in chosen]
         much = MUCH_ANEW if draws_other_numbers(fix.name) else MUCH
         promises = candidate.promise >= much * waiting[0].promise
         apart = all(not {*fix.answers} & {*other.answers} for other in others)
+        apart &= not any(_influence(candidate, other, situation) for other in chosen)
         agrees = all(fix.name not in other.excludes and other.name not in fix.excludes for other in others)
         if promises and apart and agrees and not fix.needs and not fix.start_seconds and fix.guarantee != "recipe":
             chosen.append(candidate)
     return chosen
+
+
+def _influence(one: Candidate, other: Candidate, situation: Situation) -> bool:
+    return one.fix.name in other.fix.helped_by(situation, other.proposal.value) or (
+        other.fix.name in one.fix.helped_by(situation, one.proposal.value)
+    )
 
 
 def _agrees(settings: Settings, candidate: Candidate) -> bool:
