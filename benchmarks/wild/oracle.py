@@ -51,7 +51,7 @@ ALONE: tuple[Settings, ...] = (
     {"cache": "auto"},
 )
 TIES = 1.02  # a speedup that may be luck
-ROUNDS = 3  # where a choice depends on it
+ROUNDS, REACHED_ROUNDS = 3, 4  # where a choice depends on it, and a figure of the table
 RARELY = {"no_grad_validation", "persistent_workers", *KEEPING}  # settings about what does not come in every step
 SECONDS, FEWEST_STEPS = 3.0, 5  # for which the others are tried
 MOST_AT_ONCE = 5  # launches
@@ -94,44 +94,52 @@ class Oracle:
             or bool({"decode", "resize", "pixels"} & names and not decodes)
         )
 
-    def speedups(self, before: Settings, all_after: Sequence[Settings], *, rounds: int) -> list[Found]:
-        """`before`'s step time over that of each, with intervals; or why one cannot be run.
+    def rounds(self, sides: Sequence[Settings], *, number: int) -> list[list[float]]:
+        """Seconds a step of each side, in so many rounds. Raises SideError.
 
-        All of them, and `before`, take turns: one launch of each in a round.
+        The first is what the others are held against: all of them take turns, one launch of each in a round.
         """
-        config = config_for(self.first, {name: True for one in (before, *all_after) for name in one})
-        if not RARELY & {name for one in all_after for name in one}:
+        names = {name for one in sides for name in one}
+        config = config_for(self.first, dict.fromkeys(names, True))
+        if not RARELY & names:
             config = replace(config, seconds=min(config.seconds, max(SECONDS, FEWEST_STEPS * self.first.case.step)))
-        if len(all_after) > 1 and not (config.turns and len(all_after) < self.most):
-            return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
-        own: list[float] = []
-        others: list[list[float]] = [[] for _ in all_after]
-        for number in range(rounds):
-            sides = Sides()
-            launches = [(self.bench, settings) for settings in (before, *all_after)]
-            first = number % len(launches)  # another one in each round
-            launches = launches[first:] + launches[:first]
-            try:
-                results = side_by_side(launches, config)
-            except SideError as error:
-                if len(all_after) == 1:
-                    return [str(error)]
-                if not isinstance(error, NotAppliedError):
-                    return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
-                name = str(error).partition(" ")[0]
-                rest = [after for after in all_after if name not in after]
-                found = iter(self.speedups(before, rest, rounds=rounds) if rest else [])
-                return [str(error) if name in after else next(found) for after in all_after]
+        times: list[list[float]] = [[] for _ in sides]
+        for round_number in range(number):
+            first = round_number % len(sides)  # another one in each round
+            launches = [(self.bench, settings) for settings in (*sides[first:], *sides[:first])]
+            results = side_by_side(launches, config)
             results = results[len(results) - first :] + results[: len(results) - first]
-            sides.baseline, sides.candidate = results[:1] * len(all_after), results[1:]
-            one, candidates = sides.seconds(self.frequencies)
-            own.append(one[0])
-            for times, seconds in zip(others, candidates):
-                times.append(seconds)
-        return [_compared(own, times) for times in others]
+            seen = Sides(baseline=results[:1] * len(sides), candidate=results)
+            for own, seconds in zip(times, seen.seconds(self.frequencies)[1]):
+                own.append(seconds)
+        return times
+
+    def speedups(self, before: Settings, all_after: Sequence[Settings], *, rounds: int) -> list[Found]:
+        """`before`'s step time over that of each, with intervals; or why one cannot be run."""
+        if len(all_after) > 1 and len(all_after) >= self.most:
+            return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+        try:
+            one, *others = self.rounds([before, *all_after], number=rounds)
+        except SideError as error:
+            if len(all_after) == 1:
+                return [str(error)]
+            if not isinstance(error, NotAppliedError):
+                return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+            name = str(error).partition(" ")[0]
+            rest = [after for after in all_after if name not in after]
+            found = iter(self.speedups(before, rest, rounds=rounds) if rest else [])
+            return [str(error) if name in after else next(found) for after in all_after]
+        return [compared(one, other) for other in others]
+
+    def batches(self, waiting: Sequence[Settings]) -> list[list[Settings]]:
+        """Settings that are tried beside one baseline."""
+        rare, often = ([one for one in waiting if bool(RARELY & {*one}) == is_rare] for is_rare in (True, False))
+        size = self.most - 1 if config_for(self.first, {}).turns else 1
+        return [group[n : n + size] for group in (often, rare) for n in range(0, len(group), size)]
 
 
-def _compared(one: list[float], other: list[float]) -> Found:
+def compared(one: list[float], other: list[float]) -> Found:
+    """The speedup of one side's times over the other's."""
     if len(one) < 2:
         return (one[0] / other[0], None, None)
     estimate = paired_speedup(one, other, looks=False)
@@ -139,46 +147,55 @@ def _compared(one: list[float], other: list[float]) -> Found:
 
 
 def search(oracle: Oracle, out: Path) -> None:
-    """Every optimization alone, then the helpful ones together; written as it is found."""
-    known: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    """Every optimization alone, then the helpful ones together; written as it is found.
+
+    What one round shows to gain is measured anew in three, for of many looks the best is luck.
+    """
+    known: dict[str, Any] = {"alone": {}, "added": {}}
     began = time.monotonic()
-    alone = known.setdefault("alone", {})
-    waiting = [one for one in ALONE if json.dumps(one) not in alone and not oracle.changes_nothing(one)]
-    while waiting:
-        keeps = bool(KEEPING & {*waiting[0]})
-        batch = [one for one in waiting if bool(KEEPING & {*one}) == keeps][: oracle.most - 1]
-        waiting = [one for one in waiting if one not in batch]
-        for one, found in zip(batch, oracle.speedups({}, batch, rounds=1)):
-            alone[json.dumps(one)] = found
-            print(f"{one}: {found}", file=sys.stderr, flush=True)
-        _write(out, known)
-    gains = {key: found[0] for key, found in alone.items() if isinstance(found, (list, tuple))}
-    hopeful = [json.loads(key) for key in sorted(gains, key=lambda key: -gains[key]) if gains[key] > TIES]
+    alone, added = known["alone"], known["added"]
+    waiting = [one for one in ALONE if not oracle.changes_nothing(one)]
+    for rounds in (1, ROUNDS):
+        for batch in oracle.batches(waiting):
+            for one, found in zip(batch, oracle.speedups({}, batch, rounds=rounds)):
+                alone[json.dumps(one)] = found
+                print(f"{one}: {found}", file=sys.stderr, flush=True)
+            _write(out, known)
+        gains = {key: found[0] for key, found in alone.items() if not isinstance(found, str)}
+        waiting = [json.loads(key) for key in sorted(gains, key=lambda key: -gains[key]) if gains[key] > TIES]
     best: Settings = {}
-    added = known["added"] = {}
-    while hopeful:
-        more = hopeful.pop(0)
+    for more in waiting:
         if all(best.get(name) == value for name, value in more.items()):
             continue
         try:
             together = checked({**best, **more})
         except PlanError:
             continue
-        found = added[json.dumps(more)] = oracle.speedups(best, [together], rounds=ROUNDS)[0]
+        found = oracle.speedups(best, [together], rounds=ROUNDS)[0] if best else alone[json.dumps(more)]
+        added[json.dumps(more)] = found
         if not isinstance(found, str) and found[0] > TIES and (found[1] or 0.0) > 2.0 - found[0]:
             best = known["best"] = together
             print(f"best so far: {best}", file=sys.stderr, flush=True)
         _write(out, known)
     known["best"] = best
-    known["best_speedup"] = oracle.speedups({}, [best], rounds=4)[0] if best else (1.0, 1.0, 1.0)
+    if len(added) > 1 and len(best) > 1:
+        known["best_speedup"] = oracle.speedups({}, [best], rounds=ROUNDS)[0]
+    else:
+        known["best_speedup"] = alone[json.dumps(best)] if best else (1.0, 1.0, 1.0)
     _write(out, {**known, "seconds": time.monotonic() - began, "load": os.getloadavg()[0]})
 
 
 def reach(oracle: Oracle, out: Path, *, best: Settings, plan: Settings) -> None:
     """How fast a plan is beside the best of all settings, and beside the script as it is."""
     began = time.monotonic()
-    reached = (1.0, 1.0, 1.0) if plan == best else oracle.speedups(best, [plan], rounds=4)[0]
-    speedup = oracle.speedups({}, [plan], rounds=4)[0] if plan else (1.0, 1.0, 1.0)
+    sides = [one for n, one in enumerate(({}, best, plan)) if one not in ({}, best, plan)[:n]]
+    times: dict[str, list[float]] = {}
+    if len(sides) > 1:
+        for side, seconds in zip(sides, oracle.rounds(sides, number=REACHED_ROUNDS)):
+            times[json.dumps(side)] = seconds
+    same: Found = (1.0, 1.0, 1.0)
+    reached = compared(times[json.dumps(best)], times[json.dumps(plan)]) if plan != best else same
+    speedup = compared(times[json.dumps({})], times[json.dumps(plan)]) if plan else same
     _write(out, {"reached": reached, "speedup": speedup, "seconds": time.monotonic() - began})
 
 
