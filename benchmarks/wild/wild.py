@@ -70,8 +70,6 @@ def measure(script: Script, *, parts: list[str], again: bool, budget: float) -> 
     if "diagnose" in wanted:
         keep(diagnose=_diagnosed(script, directory, variables, scratch))
     if "oracle" in wanted and (scratch / "run.json").exists():
-        if again:
-            (scratch / "oracle.json").unlink(missing_ok=True)
         keep(oracle=_searched(script, directory, variables, scratch / "oracle.json", {}))
     if "tune" in wanted:
         keep(tune=_tuned(script, directory, variables, scratch, budget=budget))
@@ -84,6 +82,7 @@ def _searched(
     script: Script, directory: Path, variables: dict[str, str], out: Path, plans: dict[str, object]
 ) -> dict[str, Any]:
     """What `oracle.py` wrote; "failed": how it ended, if badly."""
+    out.unlink(missing_ok=True)
     situation = out.with_name(f"{out.stem}-of.json")
     situation.write_text(json.dumps({"run": str(out.with_name("run.json")), **plans}), encoding="utf-8")
     command = [sys.executable, str(HERE / "oracle.py"), str(out), str(situation), *script.words]

@@ -1,6 +1,7 @@
 """Batches for free: what a script is given while its batches are replayed."""
 
 from collections import UserDict, namedtuple
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -183,6 +184,32 @@ def test_batches_of_the_scripts_own_types_are_not_called_joined(session, batch):
     assert len(list(loader)) > 0
     assert "Graph cannot be joined" in session.not_applied[JOIN]
     assert REPLAY not in session.not_applied
+
+
+class Settled(Mapping):
+    """A mapping that cannot be made from a dict."""
+
+    def __init__(self, *, nodes):
+        self.nodes = nodes
+
+    def __getitem__(self, key):
+        return getattr(self, key)
+
+    def __iter__(self):
+        return iter(("nodes",))
+
+    def __len__(self):
+        return 1
+
+
+def test_a_mapping_of_the_scripts_own_is_replayed_and_not_joined(session):
+    loader = DataLoader(range(8), batch_size=4, collate_fn=lambda _: Settled(nodes=torch.zeros(2)))
+    list(loader)
+    session.player.on()
+    assert len(list(loader)) == 2 and session.not_applied == {}
+    session.player.join(4)
+    list(loader)
+    assert [*session.not_applied] == [JOIN]
 
 
 def test_moving_keeps_the_shape_of_a_batch():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections import UserDict
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -186,8 +187,8 @@ def _join(batches: list[object]) -> object:
     first = batches[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(batches) if first.dim() else first  # type: ignore[arg-type]
-    if isinstance(first, Mapping):
-        return type(first)({k: _join([b[k] for b in batches]) for k in first})  # type: ignore[call-arg, index]
+    if isinstance(first, (dict, UserDict)):
+        return type(first)({k: _join([b[k] for b in batches]) for k in first})  # type: ignore[index]
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(_join(list(parts)) for parts in zip(*batches)))  # type: ignore[call-overload]
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], str):

@@ -5,6 +5,7 @@ Modules and classes are not looked into.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -41,11 +42,11 @@ def num_samples(batch: object) -> int | None:
 
 
 def mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    """A copy of a batch with each of its tensors changed: in lists, tuples and mappings."""
+    """A copy of a batch with each of its tensors changed: in lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, Mapping):
-        return type(value)({k: mapped(v, change) for k, v in value.items()})  # pyright: ignore[reportCallIssue]
+    if isinstance(value, (dict, UserDict)):
+        return type(value)({k: mapped(v, change) for k, v in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(v, change) for v in value))  # pyright: ignore[reportArgumentType]
     if isinstance(value, (list, tuple)):

@@ -65,9 +65,7 @@ class MeasureOptions:
     seconds: float = 60.0  # at most, for the first run's window
     patience: float = 60.0  # for the first step
     quick: bool = False  # no further runs
-    begun_within: float = float(
-        "inf"
-    )  # seconds from the start in which further runs may begin; longer for slow steps
+    begun_within: float = math.inf  # seconds from the start in which further runs may begin; more for slow steps
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
     spec: LaunchSpec = field(default_factory=LaunchSpec)  # fixes and seeds of every launch
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hasten.diagnosis.situation import Situation
     from hasten.records import Machine
 
-IN_FULL = "matrix products in full float32"
-
 
 def enable(handle: Handle, value: Value) -> None:
     """Set torch's precision of float32 matrix products: "high" or "medium"."""
@@ -57,9 +55,6 @@ def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         return "this CPU has no bfloat16 units"
     if any(model.num_convolutions for model in facts.models):
         return "convolutions gain nothing by it"
-    measured = case.measured("matmul_precision")
-    if measured is not None:
-        return [Proposal(value="medium", saves=measured[0], because=IN_FULL, is_sure=True)]
     likely = 0.2 * case.phase("forward", "backward")
     otherwise = "computing is not what takes the time"
     return from_finding("matmul_precision", value="medium", otherwise=otherwise, prior=lambda _: likely)(situation)

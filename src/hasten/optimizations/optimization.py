@@ -38,6 +38,7 @@ LEAST_SIZE = 1 << 20  # bytes: a "size" below is one whose unit was forgotten
 LEAST_SECONDS = 4.0  # window of an experiment
 WORTH = 0.05  # share of the step below which a cause is not pursued
 BF16_UNITS = {"amx_bf16", "avx512_bf16"}  # features of a CPU
+MEASURED = "it was measured, and another answer to the same finding saves more"
 SUSPECTED = "what was measured leaves it open"
 UNMEASURED = "on scripts like this it helps; it was not measured here yet"
 
@@ -173,6 +174,9 @@ def from_finding(
         sure = finding is not None and finding.confirmed_by in kinds
         if finding is not None and (sure or not measured):  # else another optimization's experiment confirmed it
             return [Proposal(value=value, saves=finding.recoverable, because=finding.title, is_sure=sure)]
+        saved = max((found[0] for kind in kinds if (found := situation.case.measured(kind))), default=0.0)
+        if saved >= WORTH * situation.case.step:
+            return [Proposal(value=value, saves=saved, because=MEASURED, is_sure=True)]
         likely = prior(situation)
         expected = max(situation.expected(kind, likely or 0.0) for kind in kinds)
         if expected > 0.0:

@@ -56,9 +56,6 @@ def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         return "it is of NVIDIA GPUs"
     if situation.case.facts.tf32:
         return "it is on already"
-    measured = situation.case.measured("tf32")
-    if measured is not None:
-        return [Proposal(value=True, saves=measured[0], because="products of float32 in full precision")]
     likely = 0.15 * situation.case.phase(*GRADIENT_PHASES)
     return from_finding("tf32", otherwise="computing is not what takes the time", prior=lambda _: likely)(situation)
 
