@@ -49,7 +49,6 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
-SLOW_STEP = 0.3  # seconds, from which a step needs more time for the same certainty
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 
 
@@ -65,7 +64,7 @@ class MeasureOptions:
     seconds: float = 60.0  # at most, for the first run's window
     patience: float = 60.0  # for the first step
     quick: bool = False  # no further runs
-    begun_within: float = math.inf  # seconds from the start in which further runs may begin; more for slow steps
+    begun_within: float = math.inf  # seconds from the start in which further runs may begin
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
     spec: LaunchSpec = field(default_factory=LaunchSpec)  # fixes and seeds of every launch
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +117,6 @@ class _Measuring:
         self.on_progress = on_progress
         self.notes: list[str] = []
         self.started = time.monotonic()
-        self.begun_within = options.begun_within
 
     def run(self, name: str) -> Run:
         """Make all launches and put the Run together."""
@@ -133,7 +131,6 @@ class _Measuring:
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
-        self.begun_within *= max(1.0, shares.step / SLOW_STEP)
         start, end = recorded.window
         chosen = choose(
             facts,
@@ -252,7 +249,7 @@ class _Measuring:
         return found, [*begun, *(further for further in waiting if further.most(found) >= WORTH)]
 
     def _time_over(self) -> bool:
-        return time.monotonic() - self.started > self.begun_within
+        return time.monotonic() - self.started > self.options.begun_within
 
     def _alternating(self, what: str, further: FollowUpRun) -> list[Intervention]:
         """All switches of one launch; what it does not come to, in further ones."""
@@ -277,7 +274,7 @@ class _Measuring:
         spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()), brief=further.brief)
         expected = further.seconds + LEAST_SECONDS
         if asked is not None:
-            within = self.begun_within - (time.monotonic() - self.started)
+            within = self.options.begun_within - (time.monotonic() - self.started)
             spec = replace(spec, mode="interventions", interventions=replace(asked, within=within))
             expected += LEAST_SECONDS * len(asked.switches)
         try:
