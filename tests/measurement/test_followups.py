@@ -10,6 +10,7 @@ import runs
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
 from hasten.measurement.followups import broken_segment, choose, compare, spec_for
+from hasten.measurement.measure import MeasureOptions
 from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.protocol import FixSpec, SwitchSpec
 from hasten.raw_run import RawRun, RawSegment
@@ -377,3 +378,9 @@ def test_a_short_script_is_started_again_for_what_it_did_not_come_to():
     assert causes_of(again) == ["channels_first", "thread_contention"], "the last one was not finished"
     again = again.remaining_after(record("channels_first", ended_by="script", exit_code=0))
     assert causes_of(again) == ["thread_contention"], "one that does not fit into the script is not tried for ever"
+
+
+def test_slow_steps_get_more_time_in_proportion_up_to_a_limit():
+    options = MeasureOptions(begun_within=45.0, begun_within_if_slow=150.0)
+    assert [options.begun_within_at(step) for step in (0.01, 0.3, 0.6, 9.0)] == [45.0, 45.0, 90.0, 150.0]
+    assert MeasureOptions(begun_within=45.0).begun_within_at(9.0) == 45.0

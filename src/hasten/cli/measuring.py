@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
 
 
-BEGUN_WITHIN = 45.0  # seconds from the start in which a diagnosis begins a launch; an answer takes a minute
+# Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
+BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
 
 # ------------------------------------------------------------------------------------------------------ check
 
@@ -63,7 +64,7 @@ def add_diagnose(subparsers: Subparsers) -> None:
     usage = f"hasten diagnose [options] {WHAT_TO_RUN}"
     description = "Measure an unmodified training script and show where its time goes. Changes nothing."
     parser = add_subcommand(subparsers, "diagnose", description, _diagnose, usage=usage)
-    add_measuring(parser, seconds=60.0)
+    add_measuring(parser, seconds=20.0)
     add_command(parser)
 
 
@@ -84,6 +85,7 @@ def _diagnose(args: argparse.Namespace) -> int:
                 patience=args.wait,
                 quick=args.quick,
                 begun_within=BEGUN_WITHIN,
+                begun_within_if_slow=BEGUN_WITHIN_IF_SLOW,
                 # The script's output must not mix with the JSON.
                 script_output=sys.stderr.fileno() if args.json else None,
             ),

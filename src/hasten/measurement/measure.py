@@ -49,6 +49,7 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
+SLOW_STEP = 0.3  # seconds, from which a step needs more time for the same certainty
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 
 
@@ -65,9 +66,15 @@ class MeasureOptions:
     patience: float = 60.0  # for the first step
     quick: bool = False  # no further runs
     begun_within: float = math.inf  # seconds from the start in which further runs may begin
+    begun_within_if_slow: float = 0.0  # the same where a step takes long
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
     spec: LaunchSpec = field(default_factory=LaunchSpec)  # fixes and seeds of every launch
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def begun_within_at(self, step_seconds: float) -> float:
+        """Seconds from the start in which further runs may begin: slow steps get more, in proportion."""
+        in_proportion = self.begun_within * step_seconds / SLOW_STEP
+        return max(self.begun_within, min(in_proportion, self.begun_within_if_slow))
 
 
 def measure(
@@ -117,6 +124,7 @@ class _Measuring:
         self.on_progress = on_progress
         self.notes: list[str] = []
         self.started = time.monotonic()
+        self.begun_within = options.begun_within
 
     def run(self, name: str) -> Run:
         """Make all launches and put the Run together."""
@@ -131,6 +139,7 @@ class _Measuring:
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
+        self.begun_within = self.options.begun_within_at(shares.step)
         start, end = recorded.window
         chosen = choose(
             facts,
@@ -249,7 +258,7 @@ class _Measuring:
         return found, [*begun, *(further for further in waiting if further.most(found) >= WORTH)]
 
     def _time_over(self) -> bool:
-        return time.monotonic() - self.started > self.options.begun_within
+        return time.monotonic() - self.started > self.begun_within
 
     def _alternating(self, what: str, further: FollowUpRun) -> list[Intervention]:
         """All switches of one launch; what it does not come to, in further ones."""
@@ -274,7 +283,7 @@ class _Measuring:
         spec = replace(base, mode="plain", seconds=further.seconds, fixes=tuple(fixes.values()), brief=further.brief)
         expected = further.seconds + LEAST_SECONDS
         if asked is not None:
-            within = self.options.begun_within - (time.monotonic() - self.started)
+            within = self.begun_within - (time.monotonic() - self.started)
             spec = replace(spec, mode="interventions", interventions=replace(asked, within=within))
             expected += LEAST_SECONDS * len(asked.switches)
         try:
