@@ -126,6 +126,18 @@ def diagnose(name: str, dry: bool) -> dict[str, Any]:
     }
 
 
+def tuned(name: str, dry: bool) -> dict[str, Any]:
+    """What `hasten tune` proves of a faulty script in two minutes; its fix by hand is in the section `fixed`."""
+    budget, small = ("20s", ["--small"]) if dry else ("2m", [])
+    record = hasten("tune", "--json", "--budget", budget, FAULTY / f"{name}.py", *small, limit=400)
+    tuning = record.get("tuning") or {}
+    proof = tuning.get("proof") or {}
+    return {
+        "brief": f"{proof.get('verdict', 'no proof')} {proof.get('speedup')} {tuning.get('settings')}",
+        "tuning": tuning,
+    }
+
+
 def overhead(dry: bool) -> dict[str, Any]:
     """What measuring costs a step of about a millisecond."""
     with tempfile.TemporaryDirectory() as folder:
@@ -194,17 +206,25 @@ def shared(dry: bool) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, Section] = {
-    "tests": Section("the tests that need a GPU", 120, {"gpu": tests}),
+    "tests": Section("the tests that need a GPU", 90, {"gpu": tests}),
     "check": Section("hasten check", 30, {"check": check}),
     "diagnose": Section(
         "hasten diagnose on the faulty scripts for a GPU",
-        60,
+        40,
         {
             name: functools.partial(diagnose, name)
             for name in sorted((path.stem for path in FAULTY.glob("*.py")), key=lambda n: (n not in WORTH_FIRST, n))
             if name != "memory_full"
         },
         dry_items=2,
+    ),
+    "tuned": Section(
+        "hasten tune on faulty scripts for a GPU, within two minutes",
+        150,
+        {
+            name: functools.partial(tuned, name)
+            for name in ("full_precision", "starved_by_augmentation", "launch_bound")
+        },
     ),
     "loader": Section(
         "copies, pinned memory, streams and the device tier of hasten.Loader",
