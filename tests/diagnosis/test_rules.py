@@ -239,6 +239,14 @@ def test_the_verdict_is_one_sentence_about_the_top_finding(kind):
     assert "openMP" not in diagnosis.verdict and "tF32" not in diagnosis.verdict, "names keep their capitals"
 
 
+def test_emptying_the_cache_is_one_finding_not_also_the_script_s_own_code():
+    line = Where(file="/home/ada/train.py", line=46, function="main", source="torch.cuda.empty_cache()")
+    faults = {"steps": steps(phases={**REST, "script": 0.05}), "hot_lines": (hot(0.05, where=line),)}
+    tries = [tried("allocator_thrash", 0.85)]
+    assert kinds(run(**faults, interventions=tries)) == ["allocator_thrash"]
+    assert kinds(run(**faults)) == ["script_bound"], "not where the trial did not confirm it"
+
+
 def test_nothing_wrong_is_an_answer():
     diagnosis = diagnose(run())
     assert diagnosis.findings == ()

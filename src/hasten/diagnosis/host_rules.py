@@ -17,6 +17,7 @@ LOGGING = re.compile(
     r"|tqdm|wandb|summary|writer",
     re.IGNORECASE,
 )
+EMPTYING = re.compile(r"\bempty_cache\(")  # what the trial of allocator_thrash removes
 OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
 MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
 RARELY = 0.01  # share of the time that checkpoints should take, where it is not known how long an epoch is
@@ -101,9 +102,10 @@ def _logs(where: Where) -> bool:
 def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     """The script's own Python code between the phases, by function."""
     by_function: dict[tuple[str, str], list[HotLine]] = defaultdict(list)
-    profiling = {_spot(line.where) for line in case.profiling()}
+    answered = taken | {_spot(line.where) for line in case.profiling()}
+    emptying = EMPTYING if case.measured("allocator_thrash") is not None else None
     for line in case.lines("script"):
-        if _spot(line.where) not in taken | profiling:
+        if _spot(line.where) not in answered and not (emptying and emptying.search(line.where.source)):
             by_function[line.where.file, line.where.function].append(line)
     if not by_function:
         return None
