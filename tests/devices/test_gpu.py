@@ -1,5 +1,6 @@
 """On a GPU: what hasten asks of it is answered, and everything is as it was afterwards."""
 
+import mmap
 import time
 import warnings
 
@@ -119,12 +120,13 @@ def test_number_formats_are_known_by_what_the_device_is():
 
 
 def test_host_memory_is_locked_in_place_and_unlocked():
-    page = 4096
-    memory = torch.zeros(3 * page, dtype=torch.uint8)
-    address = -(-memory.data_ptr() // page) * page
+    page = mmap.PAGESIZE
+    memory = memoryview(mmap.mmap(-1, 2 * page))
+    # Two storages: torch asks where a tensor's storage begins.
+    inside, outside = (torch.frombuffer(memory[start:][:page], dtype=torch.uint8) for start in (0, page))
+    address = inside.data_ptr()
     undo = cuda.pin(address, page)
-    inside = memory[address - memory.data_ptr() :][:page]
-    assert undo is not None and inside.is_pinned() and not memory[-1:].is_pinned()
+    assert undo is not None and inside.is_pinned() and not outside.is_pinned()
     assert cuda.pin(address, page) is None
     assert torch.ones(4, device=DEVICE).sum().item() == 4  # what was refused is not the next operator's error
     undo()

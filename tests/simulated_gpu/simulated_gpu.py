@@ -320,7 +320,7 @@ def tensor_methods():
 
     def is_pinned(self, device=None):
         with plain():
-            address = self.data_ptr()
+            address = self.untyped_storage().data_ptr()  # torch asks for the storage, not for the view
         return any(start <= address < start + size for start, size in state.ranges.items())
 
     def record_stream(self, stream):
