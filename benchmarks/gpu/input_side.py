@@ -48,8 +48,8 @@ def copies(dry: bool) -> dict[str, Any]:
         found[name] = {"bytes_per_second": size / statistics.median(taken), "seconds": taken}
     if undo is not None:
         undo()
-    rates = {name: round(one["bytes_per_second"] / 1e9, 2) for name, one in found.items()}
-    return {"brief": f"GB/s {rates}", "slot_was_locked": undo is not None, "bytes": size, **found}
+    rates = ", ".join(f"{name} {one['bytes_per_second'] / 1e9:.1f} GB/s" for name, one in found.items())
+    return {"brief": rates, "slot_was_locked": undo is not None, "bytes": size, **found}
 
 
 class Frames(Dataset):

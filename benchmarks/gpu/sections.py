@@ -126,16 +126,20 @@ def diagnose(name: str, dry: bool) -> dict[str, Any]:
     }
 
 
+def proven(tuning: dict[str, Any]) -> str:
+    """The verdict of a search, its speed-up, and its settings, in a line."""
+    proof, settings = tuning.get("proof") or {}, tuning.get("settings") or {}
+    gain = proof.get("speedup")
+    told = "" if gain is None else f" {gain['value']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f})"
+    return f"{proof.get('verdict', 'no proof')}{told} with {', '.join(settings) or 'nothing'}"
+
+
 def tuned(name: str, dry: bool) -> dict[str, Any]:
     """What `hasten tune` proves of a faulty script in two minutes; its fix by hand is in the section `fixed`."""
     budget, small = ("20s", ["--small"]) if dry else ("2m", [])
     record = hasten("tune", "--json", "--budget", budget, FAULTY / f"{name}.py", *small, limit=400)
     tuning = record.get("tuning") or {}
-    proof = tuning.get("proof") or {}
-    return {
-        "brief": f"{proof.get('verdict', 'no proof')} {proof.get('speedup')} {tuning.get('settings')}",
-        "tuning": tuning,
-    }
+    return {"brief": proven(tuning), "tuning": tuning}
 
 
 def overhead(dry: bool) -> dict[str, Any]:
@@ -172,9 +176,8 @@ def case_study(name: str, dry: bool) -> dict[str, Any]:
             words = ["speedtest", name, "--json", "--no-tune", "--quick", "--images", "24", "--seconds", "2"]
         record = hasten(*words, cwd=folder)
     run, tuning = record.get("run") or {}, record.get("tuning") or {}
-    proof = tuning.get("proof") or {}
     return {
-        "brief": f"{proof.get('verdict', 'no proof')} {proof.get('speedup')} {tuning.get('settings')}",
+        "brief": proven(tuning),
         "diagnosis": record.get("diagnosis"),
         "facts": run.get("facts"),
         "resources": run.get("resources"),

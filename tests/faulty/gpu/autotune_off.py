@@ -1,10 +1,9 @@
-"""Expected finding: cudnn_autotune.
+"""Expected finding: channels_first.
 
-Large convolution kernels over one, three, and nine channels, for which cuDNN's rules may pick a slow algorithm, run
-with autotuning off although every batch has the same shape; fixed, torch.backends.cudnn.benchmark is on. On an
-H100 a step is 0.07 TFLOP: 7 ms at the 10 TFLOP/s that padding so few channels leaves, and several times that with
-an algorithm badly chosen; for one channel and a 51 by 51 kernel the rules' choice was once reported to take 8 times
-as long (PyTorch issue 146096).
+Large convolution kernels over one, three, and nine channels run in the layout that makes them slowest, with cuDNN's
+autotuning off although every batch has the same shape. It was written for cuDNN's rules picking a slow algorithm, as
+once reported (PyTorch issue 146096); on an H100 with torch 2.11 they do not: autotuning changes a step of 51 ms by
+0.0%, and channels-last takes 17% off it. `--fixed` turns autotuning on.
 """
 
 import argparse
