@@ -100,7 +100,7 @@ def test_the_metadata_says_what_the_readme_says():
     assert contradictions(project(), text("README.md")) == []
 
 
-README = "Status: alpha, Linux only. Measured on CPUs. Python 3.10 or newer, PyTorch 2.6 or newer."
+README = "Status: alpha, Linux only. Nothing has been measured on a GPU. Python 3.10 or newer, PyTorch 2.6 or newer."
 README += "\n## License\n\nApache-2.0"
 PROJECT = {
     "license": "Apache-2.0",
