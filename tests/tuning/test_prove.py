@@ -5,16 +5,20 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from hasten.data.memo.keys import QUIET_SECONDS
-from hasten.launch.side import Bench
+from hasten.launch.side import Bench, Frequencies
 from hasten.optimizations.catalog import CATALOG
 from hasten.optimizations.optimization import Optimization
+from hasten.records import Interval, Trial
 from hasten.sandbox.workspace import Workspace
+from hasten.tuning import prove
 from hasten.tuning.evaluator import Evaluator, _base, check_quality, find_culprits, verdict_of
+from hasten.tuning.trial_config import TrialConfig
 
 CROPS = """
 import torch
@@ -119,6 +123,32 @@ def test_no_planted_harm_is_proven(validating, harm):
 def test_beside_a_validation_what_changes_nothing_is_proven(validating):
     checks = check_quality(validating, {"nothing": True})
     assert verdict_of(checks) == "proven" and states(checks)["validation"] == "passed"
+
+
+@pytest.mark.parametrize("left, measured_anew", [(0.0, False), (1000.0, True)])
+def test_the_trial_of_just_the_plan_counts_where_no_time_is_left(monkeypatch, evaluator, left, measured_anew):
+    trial = Trial(
+        fix="nothing",
+        value=True,
+        settings={},
+        verdict="faster",
+        speedup=Interval(value=1.5, low=1.4, high=1.6),
+        baseline_seconds=(3.0, 3.0, 3.0),
+        candidate_seconds=(2.0, 2.0, 2.0),
+        seconds=30.0,
+    )
+    anew = msgspec.structs.replace(trial, verdict="no difference")
+    monkeypatch.setattr(prove, "compare", lambda *_, **__: anew)
+    proof, kept, told = prove.prove(
+        evaluator,
+        {"nothing": True},
+        frequencies=Frequencies(by_phase={}),
+        config=TrialConfig(),
+        time_left=lambda: left,
+        known=trial,
+    )
+    assert told is (anew if measured_anew else trial)
+    assert (proof.verdict, kept) == (("not proven", {}) if measured_anew else ("proven", {"nothing": True}))
 
 
 def states(checks):

@@ -150,7 +150,8 @@ def _measured(args: argparse.Namespace, argv: list[str], bar: ProgressReport) ->
 def _tuned(
     args: argparse.Namespace, workload: Workload, argv: list[str], metric: Metric | None, bar: ProgressReport
 ) -> Tuning:
-    from hasten.tuning.tune import Budget, tune
+    from hasten.tuning.budget import Budget
+    from hasten.tuning.tune import tune
 
     seconds = _budget(args, workload)
     budget = Budget(

@@ -25,7 +25,7 @@ from hasten.launch.results import RESULTS
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
     from hasten.records import Tuning
-    from hasten.tuning.tune import Budget
+    from hasten.tuning.budget import Budget
 
 PLAN = Path("hasten.toml")
 WORSE = 1  # the exit code
@@ -122,8 +122,8 @@ def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
 
 
 def _budget_of(args: argparse.Namespace) -> Budget:
+    from hasten.tuning.budget import Budget
     from hasten.tuning.metric import Metric
-    from hasten.tuning.tune import Budget
 
     if args.recipe and args.metric is None:
         raise PlanError("--recipe changes how the model is trained; add --metric 'REGEX' for what must not get worse")
@@ -146,7 +146,7 @@ def _budget_of(args: argparse.Namespace) -> Budget:
         recipes=args.recipe,
         metric=metric,
         num_epochs=args.epochs,
-        diagnose_seconds=min(Budget.diagnose_seconds, args.budget / 6),
+        diagnose_seconds=min(Budget.diagnose_seconds, args.budget / 12),
     )
 
 

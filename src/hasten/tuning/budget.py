@@ -27,6 +27,18 @@ MOST, MOST_OF_WHOLE_RUNS = 1 / 2, 2 / 3  # of what is left of the budget once th
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a search may take, and what it may change."""
+
+    seconds: float = 600.0
+    patience: float = 60.0  # for a script's first step
+    recipes: bool = False
+    metric: Metric | None = None
+    num_epochs: float | None = None  # that training will take; start-up costs are charged against them
+    diagnose_seconds: float = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reserve:
     """Seconds."""
 
@@ -50,7 +62,7 @@ def reserve(
 ) -> Reserve:
     """What screening_runs and the proof will take at the script's own pace, for the plan's is not known yet."""
     start = first.case.run.first_step_seconds or 0.0
-    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.seconds(start)
+    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.band_seconds(start)
     if metric is None:
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step

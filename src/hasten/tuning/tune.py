@@ -29,9 +29,9 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
 from hasten.tuning import quality
-from hasten.tuning.budget import Journal, Progress, Reserve, charged, last_tuning, num_steps_of, reserve
-from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, verdict_of
-from hasten.tuning.metric import Metric, screening_runs, soonest
+from hasten.tuning.budget import Budget, Journal, Progress, Reserve, charged, last_tuning, num_steps_of, reserve
+from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, seconds_of_launch, verdict_of
+from hasten.tuning.metric import screening_runs, soonest
 from hasten.tuning.prove import prove
 from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
@@ -44,18 +44,6 @@ EARLY = 1.5  # times what is kept for the proof at the end: with less left, the 
 VERDICTS = ("broken", "not proven", "proven")
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
 DIAGNOSIS = 3.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a search may take, and what it may change."""
-
-    seconds: float = 600.0
-    patience: float = 60.0  # for a script's first step
-    recipes: bool = False
-    metric: Metric | None = None
-    num_epochs: float | None = None  # that training will take; start-up costs are charged against them
-    diagnose_seconds: float = 15.0
 
 
 def tune(
@@ -354,6 +342,7 @@ class _Tuning:
             config=config_for(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
+            known=next((t for t in self.journal.tuning.trials if not t.settings and t.added == settings), None),
             on_pair=lambda number, estimate: self.journal.report(_trying("the whole plan", number, estimate)),
         )
         self.journal.keep(settings=settings, proof=self._with_rates(proof, trial))
@@ -367,6 +356,7 @@ class _Tuning:
                 step_seconds=first.case.step,
                 steps_per_epoch=first.case.facts.steps_per_epoch,
                 batches_per_step=first.case.batches,
+                seconds=seconds_of_launch(self.budget.seconds),
                 keeps=keeps,
                 on_launch=lambda what: self.journal.report(f"proof: {what}"),
                 time_left=self.journal.left,
