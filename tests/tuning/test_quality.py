@@ -8,7 +8,7 @@ import pytest
 
 from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.tuning import quality
-from hasten.tuning.evaluator import Evaluator, _band, check_quality, rounding, seconds_of_launch, verdict_of
+from hasten.tuning.evaluator import Evaluator, _band, check_quality, rounding, verdict_of
 from hasten.tuning.metric import metric_holds
 
 
@@ -289,12 +289,6 @@ def test_the_script_is_not_run_once_more_where_there_are_no_batches_to_compare(m
     monkeypatch.setattr(Evaluator, "evaluate", without_batches)
     check_quality(Evaluator(bench=None, step_seconds=0.1, steps_per_epoch=None), {"bf16": True})
     assert all(number == 0 for _, _, number in launches)
-
-
-@pytest.mark.parametrize("search, steps", [(600, 100), (300, 100), (150, 50), (10, 40)])
-def test_a_short_search_sees_fewer_losses_but_never_too_few(search, steps):
-    evaluator = Evaluator(bench=None, step_seconds=0.1, steps_per_epoch=None, seconds=seconds_of_launch(search))
-    assert evaluator.num_steps == steps
 
 
 def test_seeds_that_make_no_difference_prove_nothing():

@@ -62,7 +62,7 @@ def reserve(
 ) -> Reserve:
     """What screening_runs and the proof will take at the script's own pace, for the plan's is not known yet."""
     start = first.case.run.first_step_seconds or 0.0
-    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.band_seconds(start)
+    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.seconds(start)
     if metric is None:
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step

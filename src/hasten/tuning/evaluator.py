@@ -23,8 +23,7 @@ from hasten.tuning import quality
 from hasten.tuning.trial_config import KEEPING, TrialConfig, spec_of
 
 FEWEST_STEPS, MOST_STEPS = 16, 120  # of one launch
-SECONDS = 10.0  # that such a launch's steps may take; less in a short search
-SHORT, LEAST = 300.0, 0.4  # seconds of a search below which it takes its share of them, but no less than this one
+SECONDS = 10.0  # that such a launch's steps may take
 SLOWER = 3.0  # times that, where others take the machine
 SEEDS = (3, 8)  # of the band: more if the first are inconclusive and there is time
 FEWEST = 5  # seeds that are worth a second look
@@ -42,11 +41,6 @@ class BaselineError(SideError):
     """The baseline did not train in this launch, which says nothing about a plan."""
 
 
-def seconds_of_launch(search_seconds: float) -> float:
-    """What the steps of one launch may take in a search of this length."""
-    return SECONDS * min(1.0, max(LEAST, search_seconds / SHORT))
-
-
 def draws_other_numbers(name: str) -> bool:
     """Whether samples may draw other random numbers with this setting."""
     return name in OURS or name in TORCHS
@@ -60,7 +54,6 @@ class Evaluator:
     step_seconds: float
     steps_per_epoch: float | None
     batches_per_step: float = 1.0
-    seconds: float = SECONDS  # that the steps of a launch may take
     keeps: bool = False  # samples or workers are kept across epochs: a second epoch must be seen
     on_launch: Callable[[str], object] = lambda _: None
     time_left: Callable[[], float] = lambda: float("inf")  # without it no more than the first seeds are run
@@ -72,7 +65,7 @@ class Evaluator:
     @property
     def num_steps(self) -> int:
         """A few epochs where they are short, so that it is seen whether samples vary; and enough for a loss to fall."""
-        number = max(FEWEST_STEPS, min(MOST_STEPS, int(self.seconds / max(self.step_seconds, 1e-4))))
+        number = max(FEWEST_STEPS, min(MOST_STEPS, int(SECONDS / max(self.step_seconds, 1e-4))))
         if self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= LONGER * number:
             number = max(number, int(EPOCHS * self.steps_per_epoch))
         return number
@@ -93,7 +86,7 @@ class Evaluator:
     def _sees_whole_epochs(self) -> bool:
         return self.steps_per_epoch is not None and EPOCHS * self.steps_per_epoch <= self.num_steps + 1
 
-    def band_seconds(self, start_seconds: float) -> float:
+    def seconds(self, start_seconds: float) -> float:
         """Expected duration of the launches that the band needs, each with such a start."""
         return 2 * FEWEST * (start_seconds + self.num_steps * self.step_seconds)
 
@@ -108,7 +101,7 @@ class Evaluator:
                 spec_of(settings, TrialConfig(), quality=min(NUM_BATCHES, 4 * steps), shift=shift),
                 mode="first steps",
                 num_steps=steps,
-                seconds=SLOWER * max(self.seconds, steps * self.step_seconds),
+                seconds=SLOWER * max(SECONDS, steps * self.step_seconds),
                 perturb=perturb,
                 epoch_batches=self.epoch_batches,
                 own_samples=drawn and not (shift or number or perturb),

@@ -30,7 +30,7 @@ from hasten.sandbox.workspace import Workspace
 from hasten.stats import Estimate
 from hasten.tuning import quality
 from hasten.tuning.budget import Budget, Journal, Progress, Reserve, charged, last_tuning, num_steps_of, reserve
-from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, seconds_of_launch, verdict_of
+from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, verdict_of
 from hasten.tuning.metric import screening_runs, soonest
 from hasten.tuning.prove import prove
 from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
@@ -356,7 +356,6 @@ class _Tuning:
                 step_seconds=first.case.step,
                 steps_per_epoch=first.case.facts.steps_per_epoch,
                 batches_per_step=first.case.batches,
-                seconds=seconds_of_launch(self.budget.seconds),
                 keeps=keeps,
                 on_launch=lambda what: self.journal.report(f"proof: {what}"),
                 time_left=self.journal.left,
