@@ -8,10 +8,12 @@ Run in the script's folder, by `wild.py`: python oracle.py OUT.json SITUATION.js
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +53,7 @@ ALONE: tuple[Settings, ...] = (
     {"cache": "auto"},
 )
 TIES = 1.02  # a speedup that may be luck
-ROUNDS, REACHED_ROUNDS = 3, 4  # where a choice depends on it, and a figure of the table
+ROUNDS, REACHED_ROUNDS = 3, 4  # of what gains, and of a figure of the table
 RARELY = {"no_grad_validation", "persistent_workers", *KEEPING}  # settings about what does not come in every step
 SECONDS, FEWEST_STEPS = 3.0, 5  # for which the others are tried
 MOST_AT_ONCE = 5  # launches
@@ -114,22 +116,39 @@ class Oracle:
                 own.append(seconds)
         return times
 
-    def speedups(self, before: Settings, all_after: Sequence[Settings], *, rounds: int) -> list[Found]:
-        """`before`'s step time over that of each, with intervals; or why one cannot be run."""
-        if len(all_after) > 1 and len(all_after) >= self.most:
-            return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+    def beside(self, before: Settings, added: Sequence[Settings]) -> list[tuple[float, float] | str]:
+        """Of one round: seconds a step with `before`, and with each added to it; or why one cannot be run."""
+        if len(added) > 1 and len(added) >= self.most:
+            return [self.beside(before, [one])[0] for one in added]
         try:
-            one, *others = self.rounds([before, *all_after], number=rounds)
+            (same,), *others = self.rounds([before, *({**before, **one} for one in added)], number=1)
         except SideError as error:
-            if len(all_after) == 1:
+            if len(added) == 1:
                 return [str(error)]
             if not isinstance(error, NotAppliedError):
-                return [self.speedups(before, [after], rounds=rounds)[0] for after in all_after]
+                return [self.beside(before, [one])[0] for one in added]
             name = str(error).partition(" ")[0]
-            rest = [after for after in all_after if name not in after]
-            found = iter(self.speedups(before, rest, rounds=rounds) if rest else [])
-            return [str(error) if name in after else next(found) for after in all_after]
-        return [compared(one, other) for other in others]
+            rest = [one for one in added if name not in one]
+            found = iter(self.beside(before, rest) if rest else [])
+            return [str(error) if name in one else next(found) for one in added]
+        return [(same, other) for (other,) in others]
+
+    def helpful(self, before: Settings, waiting: Sequence[Settings], told: dict[str, Found]) -> list[Settings]:
+        """What gains on top of `before`, most first; `told` gets the speedup of all.
+
+        Of many looks the best is luck: what one round shows to gain takes part in the next, and all of its rounds count.
+        """
+        pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for _ in range(ROUNDS):
+            for batch in self.batches(waiting):
+                for one, found in zip(batch, self.beside(before, batch)):
+                    key = json.dumps(one)
+                    pairs[key] += [] if isinstance(found, str) else [found]
+                    told[key] = found if isinstance(found, str) else compared(*map(list, zip(*pairs[key])))
+                    print(f"{before} + {one}: {told[key]}", file=sys.stderr, flush=True)
+            gains = {key: one[0] for key in map(json.dumps, waiting) if not isinstance(one := told[key], str)}
+            waiting = [json.loads(key) for key in sorted(gains, key=lambda key: -gains[key]) if gains[key] > TIES]
+        return waiting
 
     def batches(self, waiting: Sequence[Settings]) -> list[list[Settings]]:
         """Settings that are tried beside one baseline."""
@@ -147,40 +166,31 @@ def compared(one: list[float], other: list[float]) -> Found:
 
 
 def search(oracle: Oracle, out: Path) -> None:
-    """Every optimization alone, then the helpful ones together; written as it is found.
-
-    What one round shows to gain is measured anew in three, for of many looks the best is luck.
-    """
-    known: dict[str, Any] = {"alone": {}, "added": {}, "best": {}, "best_speedup": (1.0, 1.0, 1.0)}
-    began = time.monotonic()
-    alone, added = known["alone"], known["added"]
-    waiting = [one for one in ALONE if not oracle.changes_nothing(one)]
-    for rounds in (1, ROUNDS):
-        for batch in oracle.batches(waiting):
-            for one, found in zip(batch, oracle.speedups({}, batch, rounds=rounds)):
-                alone[json.dumps(one)] = found
-                print(f"{one}: {found}", file=sys.stderr, flush=True)
-            _write(out, known)
-        gains = {key: found[0] for key, found in alone.items() if not isinstance(found, str)}
-        waiting = [json.loads(key) for key in sorted(gains, key=lambda key: -gains[key]) if gains[key] > TIES]
-    best: Settings = {}
-    for more in waiting:
-        if all(best.get(name) == value for name, value in more.items()):
+    """Every optimization alone, then greedily what helps on top of the best so far; written as it is found."""
+    known: dict[str, Any] = {"alone": {}, "added": [], "best": {}, "best_speedup": (1.0, 1.0, 1.0)}
+    began, best, told = time.monotonic(), {}, known["alone"]
+    waiting = oracle.helpful({}, [one for one in ALONE if not oracle.changes_nothing(one)], told)
+    while waiting:
+        added, *rest = waiting
+        speedup, low, _ = told[json.dumps(added)]
+        if low < 2.0 - speedup:  # as likely luck as not
+            waiting = rest
             continue
-        try:
-            together = checked({**best, **more})
-        except PlanError:
-            continue
-        found = oracle.speedups(best, [together], rounds=ROUNDS)[0] if best else alone[json.dumps(more)]
-        added[json.dumps(more)] = found
-        if not isinstance(found, str) and found[0] > TIES and (found[1] or 0.0) > 2.0 - found[0]:
-            known["best_speedup"] = found if not best else None  # of several it is measured at the end
-            best = known["best"] = together
-            print(f"best so far: {best}", file=sys.stderr, flush=True)
+        known["best_speedup"] = told[json.dumps(added)] if not best else None  # of several it is measured at the end
+        best = known["best"] = {**best, **added}
+        known["added"].append({"to": best, "speedups": (told := {})})
+        waiting = oracle.helpful(best, [one for one in rest if _is_new(best, one)], told)
         _write(out, known)
     if known["best_speedup"] is None:
-        known["best_speedup"] = oracle.speedups({}, [best], rounds=ROUNDS)[0]
+        known["best_speedup"] = compared(*oracle.rounds([{}, best], number=ROUNDS))
     _write(out, {**known, "seconds": time.monotonic() - began, "load": os.getloadavg()[0]})
+
+
+def _is_new(best: Settings, added: Settings) -> bool:
+    together = {**best, **added}
+    with contextlib.suppress(PlanError):
+        return together != best and checked(together) == together
+    return False
 
 
 def reach(oracle: Oracle, out: Path, *, best: Settings, plan: Settings) -> None:

@@ -201,9 +201,6 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     """One row of the table."""
     oracle, diagnose = found.get("oracle", {}), found["diagnose"]
     alone = {key: v[0] for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
-    added = oracle.get("added", {})
-    if added and isinstance(first_added := next(iter(added.values())), list):
-        alone[next(iter(added))] = first_added[0]  # several pairs, and nothing beside it
     gain = max([*alone.values(), found.get("edit", {}).get("gain", 1.0)], default=1.0)
     best = [key for key in alone if alone[key] >= TIE * gain]
     findings = diagnose.get("findings", [])
