@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search regress wild gpu-day gpu-wheels clean
+.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search bench-edits regress wild gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-honesty: venv ## a script against itself, slowed down, and made worse: wha
 
 bench-search: venv ## what the search finds against every combination of the same switches
 	$(BIN)/python benchmarks/search.py
+
+bench-edits: venv ## hasten prove on 20 planted edits of training scripts: 10 faster, 5 that do nothing, 5 harmful
+	$(BIN)/python benchmarks/edits.py
 
 regress: venv ## this checkout against another commit, in turn; BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands"]
 	$(BIN)/python benchmarks/regress.py $(BASE) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))
