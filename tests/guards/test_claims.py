@@ -45,6 +45,28 @@ def test_the_readme_says_what_it_is_before_how_to_call_it():
     assert "Linux only" in limits and "The first fifteen minutes on a GPU" in limits
 
 
+def test_what_the_readme_says_of_a_gpu_is_in_the_raw_results():
+    raw = ROOT / "benchmarks" / "results" / "gpu" / "nvidia_h100_80gb_hbm3"
+    diagnoses = [json.loads(path.read_text(encoding="utf-8")) for path in raw.glob("diagnose/*.json")]
+    right = sum(
+        one["expected"] == ([f["kind"] for f in one["diagnosis"]["findings"]] or ["none"])[0] for one in diagnoses
+    )
+    proof = json.loads((raw / "tuned" / "full_precision.json").read_text(encoding="utf-8"))["tuning"]["proof"]
+    assert f"right on {right} of {len(diagnoses)} scripts" in text("README.md")
+    assert proof["verdict"] == "proven" and f"`tune` proved {proof['speedup']['value']:.2f}x" in text("README.md")
+
+
+def test_what_the_log_says_of_the_planted_edits_is_in_the_raw_results():
+    raw = json.loads((ROOT / "benchmarks" / "results" / "edits.json").read_text(encoding="utf-8"))["edits"].values()
+    told = text("docs/development/log.md").partition("## 2026-11-26, twenty planted edits")[2]
+    faster = [one["quality"] for one in raw if one["kind"] == "faster" and one["verdict"] == "faster"]
+    assert (len(faster), faster.count("proven")) == (
+        10,
+        8,
+    ) and "Of 10 faster ones all are called faster and 8 proven" in told
+    assert all(one["quality"] == "broken" and one["exit"] == 1 for one in raw if one["kind"] == "harmful")
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/development/architecture.md"])
 def test_a_page_names_files_and_constants_that_there_are(page):
     assert missing_files(text(page), ROOT) == []

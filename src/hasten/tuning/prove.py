@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import msgspec
+
 from hasten.launch.side import Frequencies
 from hasten.optimizations.catalog import CATALOG, weakest
 from hasten.raw_run import RawQuality
@@ -76,7 +78,7 @@ def prove(
             )
             return proof, {}, None
     if known is not None and known.added == settings and time_left() < known.seconds:
-        trial = known
+        trial = msgspec.structs.replace(known, note="of the search; there was no time to measure it anew")
     else:
         trial = compare(
             (evaluator.bench, {}),
@@ -204,7 +206,8 @@ def _speed(trial: Trial, *, reached_sooner: bool) -> Check:
     if reached_sooner and trial.speedup is not None:
         return quality.passed("speed", f"a step: {trial.verdict} in {len(trial.baseline_seconds)} pairs")
     if trial.verdict == "faster":
-        return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs")
+        why = f", {trial.note}" if trial.note else ""
+        return quality.passed("speed", f"faster in {len(trial.baseline_seconds)} pairs{why}")
     if trial.verdict == "inconclusive":
         return quality.unknown(
             "speed", f"whether it is faster is not clear after {len(trial.baseline_seconds)} pairs"
