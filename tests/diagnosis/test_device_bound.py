@@ -79,6 +79,15 @@ def test_a_device_that_waits_for_the_host_in_a_phase_is_not_busy_with_it():
     assert finding.kind == "launch_bound"
 
 
+def test_validation_leaves_the_device_no_time_to_wait_for_the_host():
+    asking = {"phases": ASKING, "device": BUSY, "facts": {"num_calls": 2000.0, "steps_per_validation": 48.0}}
+    measured = on_gpu(**asking)
+    last = measured.steps[-1]
+    validated = msgspec.structs.replace(last, seconds=last.seconds + 4.8, phases={**last.phases, "validation": 4.8})
+    findings = diagnose(msgspec.structs.replace(measured, steps=(*measured.steps[:-1], validated))).findings
+    assert [f.kind for f in findings] == ["validation_often"]
+
+
 def test_on_a_device_the_spread_is_that_of_stretches_not_of_steps():
     """Each stretch of six steps takes 0.6 s, five of them at once, and all of it in the last."""
     measured, made = on_gpu(phases=ASKING, device=BUSY), []

@@ -42,7 +42,7 @@ def test_the_readme_says_what_it_is_before_how_to_call_it():
     readme = text("README.md")
     assert readme.index("**Makes PyTorch training faster") < readme.index("```")
     limits = readme.partition("## Install")[0]
-    assert "Linux only" in limits and "The first fifteen minutes on a GPU" in limits
+    assert "Linux only" in limits and "The first half hour on a GPU" in limits
 
 
 def test_what_the_readme_says_of_a_gpu_is_in_the_raw_results():

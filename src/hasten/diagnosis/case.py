@@ -58,9 +58,12 @@ class Case:
 
     @cached_property
     def idle(self) -> float | None:
-        """Seconds per step in which the device is idle, at most; None on a CPU, or if unknown."""
+        """Seconds per step in which the device is idle, at most; None on a CPU, or if unknown.
+
+        The device's work in validation and for checkpoints is not timed: it is taken to be busy during all of them.
+        """
         busy = self.breakdown.device_seconds
-        return None if busy is None else max(0.0, self.step - busy)
+        return None if busy is None else max(0.0, self.step - self.phase("validation", "checkpoint") - busy)
 
     @cached_property
     def waiting(self) -> float | None:
