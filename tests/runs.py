@@ -38,6 +38,7 @@ def machine(**changes):
         "memory_available_bytes": 12 * GIB,
         "swap_bytes": 0,
         "shm_bytes": GIB,
+        "fault_seconds": 1e-6,
     }
     return Machine(**{**given, **changes})
 

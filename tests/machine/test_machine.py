@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from hasten.cgroup import (
 )
 from hasten.machine import machine
 from hasten.machine.machine import (
+    measure_fault,
     parse_answer,
     parse_cpu_features,
     parse_cpu_name,
@@ -169,6 +171,17 @@ def test_nvidia_cards_are_counted_without_a_driver(tmp_path):
     write(tmp_path / "0000:02:00.0", vendor="0x8086\n", **{"class": "0x030000\n"})
     assert machine._num_nvidia_cards(tmp_path) == 1
     assert machine._num_nvidia_cards(tmp_path / "absent") is None
+
+
+def test_a_page_fault_takes_between_a_tenth_and_a_hundred_microseconds():
+    each = measure_fault()
+    assert each is not None and 1e-7 < each < 1e-4
+
+
+def test_pages_that_come_in_larger_ones_are_not_taken_for_cheap_faults(monkeypatch):
+    counted = SimpleNamespace(ru_minflt=7)
+    monkeypatch.setattr("resource.getrusage", lambda _who: counted)
+    assert measure_fault() is None
 
 
 def test_this_machine_is_read_without_importing_torch(monkeypatch):

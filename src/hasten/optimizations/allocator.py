@@ -19,8 +19,6 @@ KEEP_MEMORY = {  # glibc: never give memory back to the system
     "MALLOC_TOP_PAD_": "268435456",
 }
 PRELOADS = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
-FAULT_SECONDS = 0.25e-6  # least cost of a minor page fault that zeroes a page
-USUAL_FAULT_SECONDS = 1e-6  # the same on the servers of docs/development/log.md
 
 
 def _environment(value: Value) -> Mapping[str, str]:
@@ -33,15 +31,16 @@ def _environment(value: Value) -> Mapping[str, str]:
 
 
 def _suspect(symptoms: Symptoms) -> str | None:
-    on_linux_cpu = symptoms.on_cpu and symptoms.machine.system.startswith("Linux")
-    faults, regular = symptoms.shares.faults, symptoms.shares.regular
-    return "glibc" if on_linux_cpu and faults is not None and faults * FAULT_SECONDS >= WORTH * regular else None
+    faults, each = symptoms.shares.faults, symptoms.machine.fault_seconds
+    if not symptoms.on_cpu or faults is None or each is None:
+        return None
+    return "glibc" if faults * each >= WORTH * symptoms.shares.regular else None
 
 
 def _prior(situation: Situation) -> float | None:
-    faults = situation.case.faults_per_step
+    faults, each = situation.case.faults_per_step, situation.case.run.machine.fault_seconds
     computing = situation.case.phase(*GRADIENT_PHASES)
-    return min(USUAL_FAULT_SECONDS * faults, 0.5 * computing) if faults is not None else None
+    return min(each * faults, 0.5 * computing) if faults is not None and each is not None else None
 
 
 OPTIMIZATION = Optimization(

@@ -45,6 +45,7 @@ class Machine(Record, frozen=True):
     driver_cuda: str | None = None  # newest CUDA version the NVIDIA driver supports, "13.0"
     device_problem: str | None = None  # why NVML is installed but does not work
     num_nvidia_cards: int | None = None  # NVIDIA display controllers on the PCI bus, with or without a driver
+    fault_seconds: float | None = None  # to fault in a page of memory and give it back; None: not measured
     libraries: dict[str, str] = {}  # versions by name of package or bundled library: Pillow, libjpeg-turbo ...
 
 
