@@ -251,12 +251,13 @@ def rows(known: dict[str, Script]) -> list[tuple[str, ...]]:
         row, oracle, regret = judged(found), found.get("oracle", {}), found.get("regret", {})
         right = {True: "yes", False: "NO", None: ""}[row["right"]]
         known_at = f"{row['known_at']:.0f} s" if row["known_at"] else ""
+        gains = f"{row['best_alone']} {row['gain_alone']:.2f}x" if row["gain_alone"] >= GAINS else "nothing gains"
         made.append(
             (
                 name,
                 f"{1e3 * found['diagnose']['step_seconds']:.3g} ms",
                 row["first"] or "none",
-                f"{row['best_alone']} {row['gain_alone']:.2f}x" if row["gain_alone"] >= GAINS else "nothing gains",
+                gains if oracle else "not searched",
                 right,
                 _ratio(regret.get("speedup")),
                 _ratio(oracle.get("best_speedup")),

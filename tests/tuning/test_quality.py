@@ -249,10 +249,22 @@ def test_a_lower_loss_is_no_fault():
     assert quality.within_band(seeds(), seeds(to=0.7)).state == "passed"
 
 
-def test_a_band_as_wide_as_the_loss_proves_nothing():
-    wild = [told([0.01 + 5.0 * seed] * 30) for seed in range(5)]
-    check = quality.within_band(wild, wild)
-    assert check.state == "unknown" and "too wide" in check.text
+@pytest.mark.parametrize(("more", "state"), [(1.0001, "passed"), (1.005, "failed")])
+def test_where_seeds_end_far_apart_each_is_held_against_its_own(more, state):
+    ends = [0.01 + 5.0 * seed for seed in range(5)]
+    assert quality.within_band([told([x] * 30) for x in ends], [told([more * x] * 30) for x in ends]).state == state
+
+
+def test_a_harm_at_the_seed_that_learned_most_does_not_pass():
+    ends = [0.01, 5.0, 10.0, 15.0, 20.0]
+    plans = [told([x] * 30) for x in (0.1, *ends[1:])]
+    assert quality.within_band([told([x] * 30) for x in ends], plans).state != "passed"
+
+
+def test_a_loss_on_both_sides_of_zero_has_no_share_to_compare():
+    around = [told([x] * 30) for x in (-0.2, 0.1, 0.3)]
+    check = quality.within_band(around, around)
+    assert check.state == "unknown" and "zero" in check.text
 
 
 def test_a_difference_that_varies_too_much_proves_nothing():

@@ -5,7 +5,7 @@ loss and gradients agree, and losses diverge no further than the script's own af
 bit. Precision: losses lie inside the band that the script's own seeds span. Where hasten's loader draws other random numbers
 for a sample, it must first be seen to hand out the script's own samples; then the plan is compared with that loader alone,
 which draws the same numbers. The same holds for another number of torch's own workers. Other random numbers of any kind are
-compared with the band. What was not seen does not pass: no loss, too few steps, or a band too wide are "not proven".
+compared with the band. What was not seen does not pass: no loss, too few steps, or an interval too wide are "not proven".
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ FEWEST_LOSSES = 10
 OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
 MOST_BITS = 64  # that rounding may amount to
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
-WIDEST_BAND = 0.5  # of the loss that is left; a wider band lets everything pass
 NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
 MOST = 0.02  # of the loss: a margin above this would let a harm pass that anybody would mind
 NEGLIGIBLE = 0.1  # of the floor: sure or not, it is no harm
@@ -227,7 +226,8 @@ def gradient_distance(baseline: RawQuality, other: RawQuality) -> float | None:
 def within_band(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, is_script: bool = False) -> Check:
     """The losses at the end are no higher than the script's own seeds let them be.
 
-    Seed by seed the plan's loss less the script's, by the test of `no_worse`. See Walker and Nowacki, Understanding
+    Seed by seed, by what share of it the plan's loss is above the script's, by the test of `no_worse`: seeds may end far
+    apart, as where a loss has just begun to fall. See Walker and Nowacki, Understanding
     Equivalence and Noninferiority Testing, Journal of General Internal Medicine 26, 2011. `is_script`: what is compared
     is the script itself with other random numbers, which chance may put on the worse side; it fails beyond the margin
     alone.
@@ -239,18 +239,18 @@ def within_band(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *,
         seen = losses_seen(*pair)
         if seen.state != "passed":
             return seen
-    worse, level, spread = _band_of(pairs)
+    own = [ends_of(*pair)[0] for pair in pairs]
+    if min(own) <= 0 <= max(own):
+        return unknown("band", "the loss ends on both sides of zero: it has no relative difference")
+    worse, spread = _band_of(pairs)
     if not spread:
         return unknown(
             "band", f"the script's {len(pairs)} seeds gave one and the same course: they are not seeds to it"
         )
-    if spread > WIDEST_BAND * level:
-        return unknown(
-            "band", f"the script's own seeds span {format.share(spread / level)} of the loss: too wide a band"
-        )
-    margin, mean = margin_of(level, spread), mean_interval(worse)
-    text = f"loss {mean.value:+.2g} ({mean.low:+.2g} to {mean.high:+.2g}) at {len(pairs)} seeds; margin {margin:.2g}"
-    return no_worse("band", text, mean, margin=margin, floor=margin if is_script else FLOOR * level)
+    margin, mean = margin_of(1.0, spread), mean_interval(worse)
+    value, low, high = (f"{100 * share:+.2g}%" for share in (mean.value, mean.low, mean.high))
+    text = f"loss {value} ({low} to {high}) at {len(pairs)} seeds; margin {100 * margin:.2g}%"
+    return no_worse("band", text, mean, margin=margin, floor=margin if is_script else FLOOR)
 
 
 def margin_of(level: float, spread: float) -> float:
@@ -273,17 +273,18 @@ def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: flo
 
 def seeds_wanted(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, fewest: int, most: int) -> int:
     """At how many seeds the interval should be narrow enough, judging by the spread of these alone, not by their sign."""
-    worse, level, spread = _band_of(list(zip(baselines, plans)))
-    margin = margin_of(level, spread)
+    worse, spread = _band_of(list(zip(baselines, plans)))
+    margin = margin_of(1.0, spread)
     enough = (n for n in range(fewest, most) if half_width(worse, at=n) <= NARROW * margin)
     return next(enough, most)
 
 
-def _band_of(pairs: Sequence[tuple[RawQuality, RawQuality]]) -> tuple[list[float], float, float]:
-    """Of the losses at the end: what the plan's are higher by, the script's own level, and their spread."""
+def _band_of(pairs: Sequence[tuple[RawQuality, RawQuality]]) -> tuple[list[float], float]:
+    """Of the losses at the end, in shares of them: what the plan's are higher by, and the spread of the script's own."""
     ends = [ends_of(*pair) for pair in pairs]
     own = [before for before, _ in ends]
-    return [now - before for before, now in ends], statistics.fmean(map(abs, own)), statistics.stdev(own)
+    worse = [(now - before) / abs(before) if before else math.inf for before, now in ends]
+    return worse, statistics.stdev(own) / statistics.fmean(map(abs, own))
 
 
 def ends_of(baseline: RawQuality, plan: RawQuality) -> tuple[float, float]:
