@@ -3,10 +3,10 @@
 Every script of tests/faulty is diagnosed as a user would, and its first finding is held against the planted one; the
 recoverable share of the step against the gain that benchmarks/by_hand.py measured. The healthy ones must give none.
 
-    python benchmarks/diagnosis.py [--only KIND ...] [--seconds 20] [--again]
+    python benchmarks/diagnosis.py [--only KIND ...] [--seconds 20] [--again] [--scripts tests/faulty/unseen]
 
-Prints a table and one JSON line; the raw diagnoses go to benchmarks/results/diagnosis.json. `--again` prints the
-table of the saved diagnoses.
+Prints a table and one JSON line; the raw diagnoses go to benchmarks/results/diagnosis.json, those of another folder to
+diagnosis_FOLDER.json. `--again` prints the table of the saved diagnoses.
 """
 
 import argparse
@@ -95,17 +95,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--scripts", type=Path, default=SCRIPTS)
     wanted = parser.parse_args()
-    path = RESULTS / "diagnosis.json"
+    scripts = wanted.scripts.resolve()
+    path = RESULTS / ("diagnosis.json" if scripts == SCRIPTS else f"diagnosis_{scripts.name}.json")
     saved = json.loads(path.read_text())["scripts"] if path.exists() else {}
-    for script in [] if wanted.again else sorted(SCRIPTS.glob("*.py")):
+    for script in [] if wanted.again else sorted(scripts.glob("*.py")):
         if not wanted.only or script.stem in wanted.only:
             print(f"... {script.stem}", file=sys.stderr, flush=True)
             saved[script.stem] = diagnose(script, seconds=wanted.seconds)
             RESULTS.mkdir(exist_ok=True)
             machine = {"python": platform.python_version(), "cores": os.cpu_count(), "processor": platform.machine()}
             path.write_text(json.dumps({"machine": machine, "scripts": saved}, indent=1) + "\n")
-    rows = [line(name, expected(SCRIPTS / f"{name}.py"), saved[name]) for name in sorted(saved)]
+    rows = [line(name, expected(scripts / f"{name}.py"), saved[name]) for name in sorted(saved)]
     print(f"{'script':24s} {'top finding':22s} {'promised':>8s} {'by hand':>8s} {'ratio':>6s} {'s':>4s}  also")
     for row in rows:
         mark = "" if row["right"] else "  <- WRONG"

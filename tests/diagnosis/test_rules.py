@@ -139,7 +139,7 @@ CASES = {
     "thread_contention": (fixed("thread_contention"), fixed("thread_contention", None)),
     "validation_gradients": (
         rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", 0.5)]),
-        rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", None)]),
+        rarely("validation", facts={"validation_grad": True}, interventions=[tried("validation_gradients", 0.99)]),
     ),
     "validation_often": (
         rarely("validation", facts={"steps_per_validation": 5.0}),
@@ -245,6 +245,13 @@ def test_emptying_the_cache_is_one_finding_not_also_the_script_s_own_code():
     tries = [tried("allocator_thrash", 0.85)]
     assert kinds(run(**faults, interventions=tries)) == ["allocator_thrash"]
     assert kinds(run(**faults)) == ["script_bound"], "not where the trial did not confirm it"
+
+
+def test_where_too_few_validations_could_be_measured_recorded_gradients_are_an_estimate():
+    seen = steps(rare={"validation": (5, 0.6)})
+    unsure = run(steps=seen, facts={"validation_grad": True}, interventions=[tried("validation_gradients", None)])
+    finding = next(f for f in diagnose(unsure).findings if f.kind == "validation_gradients")
+    assert finding.confirmed_by is None and "guess" in finding.because[-1]
 
 
 def test_nothing_wrong_is_an_answer():

@@ -546,6 +546,12 @@ def test_segments_that_met_smaller_batches_do_not_seem_faster():
     assert segment_means(same, "on") == pytest.approx([0.3, 0.4])
 
 
+def test_joined_batches_are_not_counted_down_to_the_size_of_one():
+    steps = [*(folded(0.1, 8, 1, name="replay") for _ in range(9)), folded(0.3, 32, 2, name="join")]
+    assert segment_means(steps, "join") == pytest.approx([0.3])
+    assert segment_means(steps, "replay") == pytest.approx([0.1])
+
+
 def test_what_more_samples_take_is_not_the_start_of_an_epoch():
     first = folded(0.74, 64, 1, starts_epoch=True, phases={"epoch_start": 0.1})
     assert epoch_starts([first, folded(0.36, 36, 1)]) == pytest.approx([0.1])

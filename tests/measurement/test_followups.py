@@ -200,6 +200,11 @@ def test_threads_are_tried_as_many_as_the_workers_leave_cores():
     assert "thread_contention" not in switches(num_threads=1, loaders=(loader(num_workers=2),))
 
 
+def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_more():
+    assert switches(num_threads=24)["thread_contention"] == 4
+    assert "thread_contention" not in switches(num_threads=4)
+
+
 def test_what_is_on_already_is_not_turned_on_and_off():
     case = {"models": (model(num_convolutions=3),), **BF16}
     assert {"full_precision", "channels_first"} <= {*switches(**case)}

@@ -20,6 +20,7 @@ LOGGING = re.compile(
 EMPTYING = re.compile(r"\bempty_cache\(")  # what the trial of allocator_thrash removes
 OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
 MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
+RECORDING = 0.2  # share of validation that recording gradients usually takes
 RARELY = 0.01  # share of the time that checkpoints should take, where it is not known how long an epoch is
 
 
@@ -131,16 +132,21 @@ def _validation_gradients(case: Case) -> Finding | None:
     validation = case.phase("validation")
     if not case.facts.validation_grad or validation < WORTH * case.step:
         return None
-    measured = case.measured("validation_gradients", of=case.step)
+    measured, because = case.measured("validation_gradients", of=case.step), ()
     if measured is None:
-        return None
+        if case.tried("validation_gradients"):
+            return None
+        measured, because = (RECORDING * validation, None), ("the saving is a guess: too few validations were measured",)
     return Finding(
         kind="validation_gradients",
         title="Validation records gradients",
         recoverable=measured[0],
         interval=measured[1],
-        confirmed_by="validation_gradients",
-        because=(f"validation takes {format.seconds(validation)} per step, {format.share(validation / case.step)}",),
+        confirmed_by="validation_gradients" if measured[1] is not None else None,
+        because=(
+            f"validation takes {format.seconds(validation)} per step, {format.share(validation / case.step)}",
+            *because,
+        ),
         remedy="Run validation under torch.no_grad() (or torch.inference_mode()).",
         where=case.facts.validation_where,
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hasten.launch.roles import Validation, loader_roles, validations
-from hasten.raw_run import GRAD, TRAINING, UNKNOWN_LENGTH, WARM_UP, Fetched, Forward, RawSegment, Span
+from hasten.raw_run import GRAD, JOIN, TRAINING, UNKNOWN_LENGTH, WARM_UP, Fetched, Forward, RawSegment, Span
 from hasten.records import PHASES, RARE, Phase, Role
 from hasten.stats import mean_at_size, typical_size
 
@@ -230,7 +230,8 @@ def segment_means(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool =
         is_one = step.name == name and step.is_baseline == is_baseline
         if is_one and step.counted and not step.starts_epoch:
             segments[step.segment].append(step)
-    typical = typical_size(s.num_samples for s in steps)
+    # Joined batches are meant to be larger: their steps are compared with each other.
+    typical = typical_size(s.num_samples for s in steps if (s.name == JOIN) == (name == JOIN))
     return [_mean_regular(inside, typical) for inside in segments.values()]
 
 

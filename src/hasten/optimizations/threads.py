@@ -52,16 +52,15 @@ def enable(handle: Handle, value: Value) -> None:
     handle.patches.wrap(torch, "set_num_threads", make)
 
 
-def _free_cores(num_cores: float, num_workers: int) -> int:
-    """Cores that busy workers leave, at least one."""
-    return max(1, int(num_cores) - min(num_workers, int(num_cores) - 1))
+def _free_cores(num_cores: float, num_busy: int) -> int:
+    """Cores that busy workers or other programs leave, at least one."""
+    return max(1, int(num_cores) - num_busy)
 
 
 def _suspect_threads(symptoms: Symptoms) -> int | None:
     workers = symptoms.train.num_workers if symptoms.train is not None else 0
-    busy = workers or symptoms.shares.others_cpu > 0.5
-    suits = symptoms.on_cpu and symptoms.facts.num_threads > 1 and busy
-    return _free_cores(symptoms.machine.num_cores, workers) if suits else None
+    free = _free_cores(symptoms.machine.num_cores, workers or round(symptoms.shares.others_cpu))
+    return free if symptoms.on_cpu and symptoms.facts.num_threads > free else None
 
 
 def _suspect_spinning(symptoms: Symptoms) -> str | None:
