@@ -94,12 +94,18 @@ def test_what_promises_as_much_as_the_best_shares_its_time():
 
 def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_once():
     promises = {"persistent_workers": 0.4, "loader": 0.3, "bf16": 0.2, "compile": 0.2, "set_to_none": 0.05}
-    settings, log = searched(promises, {"bf16": 1.6, "persistent_workers": 1.4}, time_left=lambda: 200.0)
+    seen = {"sure": ("bf16",), "time_left": lambda: 200.0}
+    settings, log = searched(promises, {"bf16": 1.6, "persistent_workers": 1.4}, **seen)
     assert log[0] == ((), "persistent_workers+bf16"), "the loader answers what workers that stay answer"
     assert {"persistent_workers", "bf16"} <= {*settings}
-    _, log = searched(promises, {}, time_left=lambda: 200.0)
+    _, log = searched(promises, {}, **seen)
     alone = [name for _, name in log[1:]]
     assert {"persistent_workers", "bf16"} <= {*alone}, "what did not help together may help by itself"
+
+
+def test_guesses_are_tried_one_by_one_however_short_the_time():
+    _, log = searched({"bf16": 0.4, "set_to_none": 0.3}, {"set_to_none": 1.2}, time_left=lambda: 60.0)
+    assert log[0] == ((), "bf16")
 
 
 def test_what_the_diagnosis_has_seen_to_help_is_tried_at_once():
@@ -153,9 +159,10 @@ def test_what_gained_nothing_gets_a_second_chance_where_a_later_diagnosis_is_sur
 
 def test_what_draws_other_random_numbers_is_tried_along_with_others_only_where_it_promises_much():
     promises = {"bf16": 0.4, "num_workers": 0.15, "cpu_threads": 0.15}
-    _, log = searched(promises, {"bf16": 1.6}, time_left=lambda: 200.0)
+    seen = {"sure": ("bf16",), "time_left": lambda: 200.0}
+    _, log = searched(promises, {"bf16": 1.6}, **seen)
     assert log[0] == ((), "bf16+cpu_threads")
-    _, log = searched({**promises, "num_workers": 0.3}, {"bf16": 1.6}, time_left=lambda: 200.0)
+    _, log = searched({**promises, "num_workers": 0.3}, {"bf16": 1.6}, **seen)
     assert log[0] == ((), "bf16+num_workers+cpu_threads")
 
 

@@ -1,8 +1,8 @@
 """Which optimization to try next, and when to stop.
 
 The search is greedy: the most promising one is tried first, on top of what was kept. In the beginning those that answer
-other causes are tried along with it, if the diagnosis has seen each of them to help, or if there is no time for one trial each:
-so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the bottleneck has moved. A
+other causes are tried along with it, if the diagnosis has seen each of them to help, or one of them and there is no time for
+one trial each: so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the bottleneck has moved. A
 trial that ran out of its share of time before it was clear continues if it shows more than what is waiting. Some help only
 beside another: when nothing else is left, these pairs are tried. At the end the plan is tried without each of its settings,
 because some make others needless. The search ends when nothing is left that may save 2% of the step, or its time is over.
@@ -138,8 +138,9 @@ def search(
             on_end(situation, waiting)
             return
         chosen = _bundle(waiting, situation) if at_once else []
-        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS:
-            chosen = [c for c in chosen if c.proposal.is_sure]  # of the others each gain shall be known for itself
+        sure = [c for c in chosen if c.proposal.is_sure]
+        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS or not sure:
+            chosen = sure  # of the others each gain shall be known for itself; among guesses alone one mostly harms
         if len(chosen) < 2:
             chosen = waiting[:1]
         at_once = False
