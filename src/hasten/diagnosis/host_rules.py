@@ -136,7 +136,10 @@ def _validation_gradients(case: Case) -> Finding | None:
     if measured is None:
         if case.tried("validation_gradients"):
             return None
-        measured, because = (RECORDING * validation, None), ("the saving is a guess: too few validations were measured",)
+        measured, because = (
+            (RECORDING * validation, None),
+            ("the saving is a guess: too few validations were measured",),
+        )
     return Finding(
         kind="validation_gradients",
         title="Validation records gradients",
