@@ -1,5 +1,6 @@
 """What the hooks mark, on a tiny model in this process."""
 
+import contextlib
 import copy
 import itertools
 import logging
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hasten.agent.facts import CallCount
 from hasten.raw_run import GRAD, OUTPUT_GRAD, TRAINING, Forward
 
 
@@ -177,6 +179,15 @@ def test_a_gradient_asked_for_by_autograd_is_a_backward(hooked):
     x = torch.ones(2, requires_grad=True)
     torch.autograd.grad(x.square().sum(), x)
     assert hooked.listener.kinds() == ["backward"]
+
+
+def test_a_backward_has_ended_where_a_mode_that_counts_its_calls_can_be_left(hooked, monkeypatch):
+    """Within a call that a mode handles, the mode is off the stack, and leaving it would take another off."""
+    modes = contextlib.ExitStack()
+    modes.enter_context(CallCount(lambda: "backward"))
+    monkeypatch.setattr(hooked.listener, "backward_ends", modes.close)
+    torch.ones((), requires_grad=True).backward()
+    assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_backward_by_tensor_and_by_function_are_each_marked_once(hooked):

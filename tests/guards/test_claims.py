@@ -67,6 +67,20 @@ def test_what_the_log_says_of_the_planted_edits_is_in_the_raw_results():
     assert all(one["quality"] == "broken" and one["exit"] == 1 for one in raw if one["kind"] == "harmful")
 
 
+@pytest.mark.parametrize(
+    ("name", "folder", "told"),
+    [("diagnosis", "faulty", "{} of {} the same day"), ("diagnosis_unseen", "faulty/unseen", "{} of {}.")],
+)
+def test_what_the_log_says_of_the_faulty_scripts_is_in_the_raw_results(name, folder, told):
+    raw = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["scripts"]
+    found = {one: (result["findings"] or [{"kind": "none."}])[0]["kind"] for one, result in raw.items()}
+    right = sum(
+        f"Expected finding: {kind.rstrip('.')}" in text(f"tests/{folder}/{one}.py") for one, kind in found.items()
+    )
+    entry = text("docs/development/log.md").partition("## 2026-11-26, fifteen scripts that no rule had seen")[2]
+    assert told.format(right, len(raw)) in entry.partition("\n## ")[0]
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/development/architecture.md"])
 def test_a_page_names_files_and_constants_that_there_are(page):
     assert missing_files(text(page), ROOT) == []

@@ -265,6 +265,13 @@ def test_a_loss_on_both_sides_of_zero_has_no_share_to_compare():
     around = [told([x] * 30) for x in (-0.2, 0.1, 0.3)]
     check = quality.within_band(around, around)
     assert check.state == "unknown" and "zero" in check.text
+    assert quality.seeds_wanted(around, around, fewest=5, most=8) == 0, "more seeds would not tell either"
+
+
+def test_a_loss_of_nothing_but_zeros_proves_nothing(monkeypatch):
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_, **__: told([0.0] * 30))
+    check = _band(Evaluator(bench=None, step_seconds=0.1, steps_per_epoch=None), {"bf16": True}, {})
+    assert check.state == "unknown" and "zero" in check.text
 
 
 def test_a_difference_that_varies_too_much_proves_nothing():

@@ -169,7 +169,8 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
 
 
 def _hook_backward(listener: Listener, patches: Patches) -> None:
-    # Tensor.backward calls autograd.backward. A checkpointed forward runs a backward within the backward.
+    # Tensor.backward calls autograd.backward, below a torch function mode from within the mode's own call, where it cannot
+    # be left: the outermost of both counts. A checkpointed forward runs a backward within the backward.
     marks = listener.marks
     active: list[bool] = []
 
@@ -194,6 +195,7 @@ def _hook_backward(listener: Listener, patches: Patches) -> None:
 
         return call
 
+    patches.wrap(torch.Tensor, "backward", guarded)
     patches.wrap(torch.autograd, "backward", guarded)
     patches.wrap(torch.autograd, "grad", guarded)
 

@@ -263,6 +263,8 @@ def _band(evaluator: Evaluator, settings: Settings, base: Settings, *, looks_aga
     if not looks_again:
         return quality.unknown("band", f"{check.text}; whole runs to the target decide")
     wanted = quality.seeds_wanted(*sides, fewest=FEWEST, most=most)
+    if not wanted:
+        return check
     in_time = evaluator.time_left() / max(2 * evaluator.launch_seconds, 1e-3)
     number = min(wanted, first + int(min(in_time, most)))
     if number < FEWEST:

@@ -78,7 +78,7 @@ def prove(
             )
             return proof, {}, None
     if known is not None and known.added == settings and time_left() < known.seconds:
-        trial = msgspec.structs.replace(known, note="of the search; there was no time to measure it anew")
+        trial = msgspec.structs.replace(known, note="taken from the search, for lack of time")
     else:
         trial = compare(
             (evaluator.bench, {}),

@@ -226,11 +226,10 @@ def gradient_distance(baseline: RawQuality, other: RawQuality) -> float | None:
 def within_band(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, is_script: bool = False) -> Check:
     """The losses at the end are no higher than the script's own seeds let them be.
 
-    Seed by seed, by what share of it the plan's loss is above the script's, by the test of `no_worse`: seeds may end far
-    apart, as where a loss has just begun to fall. See Walker and Nowacki, Understanding
-    Equivalence and Noninferiority Testing, Journal of General Internal Medicine 26, 2011. `is_script`: what is compared
-    is the script itself with other random numbers, which chance may put on the worse side; it fails beyond the margin
-    alone.
+    For each seed, the difference of both losses as a share of the script's own, by the test of `no_worse`: seeds may end
+    far apart, as where a loss has just begun to fall. See Walker and Nowacki, Understanding Equivalence and
+    Noninferiority Testing, Journal of General Internal Medicine 26, 2011. `is_script`: what is compared is the script
+    itself with other random numbers, which chance may put on the worse side; it fails beyond the margin alone.
     """
     pairs = list(zip(baselines, plans))
     if len(pairs) < 3:
@@ -239,10 +238,10 @@ def within_band(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *,
         seen = losses_seen(*pair)
         if seen.state != "passed":
             return seen
-    own = [ends_of(*pair)[0] for pair in pairs]
-    if min(own) <= 0 <= max(own):
+    band = _band_of(pairs)
+    if band is None:
         return unknown("band", "the loss ends on both sides of zero: it has no relative difference")
-    worse, spread = _band_of(pairs)
+    worse, spread = band
     if not spread:
         return unknown(
             "band", f"the script's {len(pairs)} seeds gave one and the same course: they are not seeds to it"
@@ -272,18 +271,29 @@ def no_worse(what: str, text: str, worse: Estimate, *, margin: float, floor: flo
 
 
 def seeds_wanted(baselines: Sequence[RawQuality], plans: Sequence[RawQuality], *, fewest: int, most: int) -> int:
-    """At how many seeds the interval should be narrow enough, judging by the spread of these alone, not by their sign."""
-    worse, spread = _band_of(list(zip(baselines, plans)))
+    """At how many seeds the interval should be narrow enough, judging by the spread of these alone, not by their sign.
+
+    0: these cannot be compared, and neither could more of them.
+    """
+    band = _band_of(list(zip(baselines, plans)))
+    if band is None:
+        return 0
+    worse, spread = band
     margin = margin_of(1.0, spread)
     enough = (n for n in range(fewest, most) if half_width(worse, at=n) <= NARROW * margin)
     return next(enough, most)
 
 
-def _band_of(pairs: Sequence[tuple[RawQuality, RawQuality]]) -> tuple[list[float], float]:
-    """Of the losses at the end, in shares of them: what the plan's are higher by, and the spread of the script's own."""
+def _band_of(pairs: Sequence[tuple[RawQuality, RawQuality]]) -> tuple[list[float], float] | None:
+    """Of the losses at the end, in shares of them: what the plan's are higher by, and the spread of the script's own.
+
+    None: the script's own lie on both sides of zero.
+    """
     ends = [ends_of(*pair) for pair in pairs]
     own = [before for before, _ in ends]
-    worse = [(now - before) / abs(before) if before else math.inf for before, now in ends]
+    if min(own) <= 0 <= max(own):
+        return None
+    worse = [(now - before) / abs(before) for before, now in ends]
     return worse, statistics.stdev(own) / statistics.fmean(map(abs, own))
 
 

@@ -2,10 +2,11 @@
 
 The search is greedy: the most promising one is tried first, on top of what was kept. In the beginning those that answer
 other causes are tried along with it, if the diagnosis has seen each of them to help, or one of them and there is no time for
-one trial each: so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the bottleneck has moved. A
-trial that ran out of its share of time before it was clear continues if it shows more than what is waiting. Some help only
-beside another: when nothing else is left, these pairs are tried. At the end the plan is tried without each of its settings,
-because some make others needless. The search ends when nothing is left that may save 2% of the step, or its time is over.
+one trial each: so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the
+bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows more than what is
+waiting. Some help only beside another: when nothing else is left, these pairs are tried. At the end the plan is tried without
+each of its settings, because some make others needless. The search ends when nothing is left that may save 2% of the step, or
+its time is over.
 """
 
 from __future__ import annotations
