@@ -33,7 +33,7 @@ HEAD = """\
 
 <!-- Written by docs/make_json_reference.py from src/hasten/records; edit the docstrings and comments there. -->
 
-All commands except `run` accept `--json`: it prints one object, and nothing else, to standard output. The output of the measured script goes elsewhere.
+All commands except `run`, `mcp` and `completion` accept `--json`: it prints one object, and nothing else, to standard output. The output of the measured script goes elsewhere.
 
 | command | keys of the object |
 |---|---|
@@ -44,7 +44,9 @@ All commands except `run` accept `--json`: it prints one object, and nothing els
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: path of the plan |
 | `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
 | `hasten prove` | `proof`: a [VersionProof](#versionproof) |
+| `hasten report --list` | `saved`: a list of `id`, `when` (seconds since 1970), `command`, `result` |
 | `hasten explain` | `explanation`: Markdown |
+| `hasten clean` | `deleted`: folders · `bytes` · `dry_run` |
 
 `.hasten/tunings/<id>/tuning.json` contains a Tuning, saved after every trial; `.hasten/followed.jsonl` contains a PlannedRunRecord per line, one for each `hasten run`. `.hasten/runs/<id>/run.json` contains only the Run. The diagnosis is computed from it each time it is shown, so old runs benefit from newer rules.
 

@@ -165,4 +165,5 @@ def search(run):
 
 
 def input_of(run, **more):
-    return PageInput(run=run, diagnosis=diagnose(run), **more)
+    after = more.get("after")
+    return PageInput(run=run, diagnosis=diagnose(run), after_diagnosis=diagnose(after) if after else None, **more)

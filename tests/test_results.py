@@ -1,6 +1,7 @@
 """report and compare: what is kept is found, shown in every form, and set side by side."""
 
 import json
+import os
 
 import msgspec
 import pytest
@@ -8,7 +9,8 @@ from command import said
 from pages import full_run, search
 from runs import steps
 
-from hasten.cli.results import nearest_run
+from hasten.cli.saved import nearest_run
+from hasten.launch.results import make_root
 from hasten.records import Tuning, to_json
 
 
@@ -33,19 +35,23 @@ def kept(tmp_path):
 def test_the_last_search_is_shown_with_its_run(ask, kept):
     answer = ask("report")
     assert answer.returncode == 0, answer.stderr
-    assert "Trials" in answer.stdout and "cache = auto" in answer.stdout and "Findings" in answer.stdout
+    assert "Kept" in answer.stdout and "cache = auto" in answer.stdout
+    assert "Findings" not in answer.stdout, "the result comes first, and the rest with -v"
+    longer = ask("report", "-v").stdout
+    assert longer.index("Trials") < longer.index("Findings")
 
 
 def test_a_search_and_a_run_are_found_by_id_folder_and_file(ask, kept):
     tuning = "20260305-150000-78-tune"
     for name in (tuning, f".hasten/tunings/{tuning}", f".hasten/tunings/{tuning}/tuning.json"):
-        assert "Trials" in ask("report", name).stdout
-    assert "Trials" not in ask("report", "20260305-141502-77").stdout
+        assert "Kept" in ask("report", name).stdout
+    assert "Kept" not in ask("report", "20260305-141502-77").stdout
 
 
 def test_a_report_is_written_in_every_form(ask, kept):
     answer = ask("report", "--html", "page.html", "--trace", "trace.json", "--csv", "steps.csv")
-    assert answer.returncode == 0 and answer.stdout == "", answer.stderr
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "wrote page.html\nwrote trace.json\nwrote steps.csv\n"
     assert (kept / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     events = json.loads((kept / "trace.json").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
@@ -140,3 +146,83 @@ def test_a_slow_down_ends_with_exit_code_1(ask, tmp_path):
 def test_a_run_that_is_not_there_and_a_senseless_share_are_refused(ask, tmp_path):
     assert ask("compare", "a", "b").returncode == 2
     assert 'use "5%"' in ask("compare", "a", "b", "--max-slowdown", "much").stderr
+
+
+def test_runs_of_different_commands_are_compared_only_by_force(ask, tmp_path):
+    keep(tmp_path, slower(0.1, "old"))
+    keep(tmp_path, msgspec.structs.replace(slower(0.1, "new"), command=("train.py", "--lr", "9")))
+    answer = ask("compare", "old", "new")
+    assert answer.returncode == 2 and "different commands" in said(answer) and "hasten prove" in said(answer)
+    forced = ask("compare", "old", "new", "--force")
+    assert forced.returncode == 0 and "different command" in forced.stdout
+
+
+def test_an_inconclusive_comparison_fails_only_if_asked_to_be_strict(ask, tmp_path):
+    quick, slow = (tuple(steps(seconds=seconds)) for seconds in (0.07, 0.14))
+    for name in ("old", "new"):
+        keep(tmp_path, msgspec.structs.replace(full_run(steps=(*quick[:20], *slow[20:])), id=name))
+    assert ask("compare", "old", "new").returncode == 0
+    assert ask("compare", "old", "new", "--strict").returncode == 3
+
+
+# ------------------------------------------------------------------------------------------ listed and deleted
+
+
+def test_results_are_listed_with_the_newest_first_and_without_a_tunings_own_runs(ask, kept):
+    other = keep(kept, msgspec.structs.replace(full_run(), id="20200101-000000-aa"))
+    os.utime(other, (1e9, 1e9))
+    shown = ask("report", "--list").stdout
+    assert shown.index("20260305-150000-78-tune") < shown.index("20200101-000000-aa")
+    assert "20260305-141502-77" not in shown, "the tuning run's own"
+    assert "Tuned: 1.80x faster" in shown and "2001-09-09" in shown
+    [first, last] = json.loads(ask("report", "--list", "--json").stdout)["saved"]
+    assert first["id"].endswith("-tune") and last["command"]
+
+
+def test_the_result_before_the_last_one_has_a_name(ask, kept):
+    os.utime(keep(kept, msgspec.structs.replace(full_run(), id="20200101-000000-aa")), (1e9, 1e9))
+    assert json.loads(ask("report", "--json", "last~2").stdout)["run"]["id"] == "20200101-000000-aa"
+    assert "only 3 are saved here" in said(ask("report", "last~3"))
+
+
+def test_a_page_needs_no_name_and_is_opened(ask, kept, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    assert ask("report", "--html").stdout == "wrote .hasten/tunings/20260305-150000-78-tune/report.html\n"
+    assert ask("report", "--open", "20260305-141502-77").returncode == 0
+    assert opened == [(kept / ".hasten/runs/20260305-141502-77/report.html").as_uri()]
+    mistaken = ask("report", "--html", "20260305-141502-77")
+    assert mistaken.returncode == 2 and "use `hasten report 20260305-141502-77 --html`" in said(mistaken)
+
+
+def test_git_ignores_the_folder_of_results(tmp_path):
+    make_root(tmp_path / ".hasten")
+    assert "*" in (tmp_path / ".hasten" / ".gitignore").read_text().splitlines()
+    (tmp_path / ".hasten" / ".gitignore").write_text("")
+    make_root(tmp_path / ".hasten")
+    assert (tmp_path / ".hasten" / ".gitignore").read_text() == "", "the user's choice"
+
+
+def test_clean_keeps_the_newest_results_with_the_runs_that_belong_to_them(ask, kept):
+    for number in range(3):
+        path = keep(kept, msgspec.structs.replace(full_run(), id=f"2020010{number}-000000-aa"))
+        os.utime(path, (1e9 + number, 1e9 + number))
+    (kept / ".hasten" / "runs" / "being-measured").mkdir()
+    (kept / "hasten.toml").write_text("[fixes]")
+    assert "would delete .hasten/runs/20200100-000000-aa" in ask("clean", "--keep", "2", "--dry-run").stdout
+    assert len(os.listdir(kept / ".hasten" / "runs")) == 5
+    answer = ask("clean", "--keep", "2")
+    assert answer.returncode == 0 and answer.stdout.count("deleted ") == 2
+    left = sorted(os.listdir(kept / ".hasten" / "runs"))
+    assert left == ["20200102-000000-aa", "20260305-141502-77", "being-measured"]
+    assert ask("report").returncode == 0 and (kept / "hasten.toml").exists()
+    assert "nothing to delete: 3 results" in ask("clean").stdout
+
+
+def test_clean_deletes_the_cache_only_if_asked(ask, kept, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "sample").write_bytes(b"x" * 2048)
+    monkeypatch.setenv("HASTEN_CACHE", str(cache))
+    assert ask("clean", "--keep", "0").returncode == 0 and cache.exists()
+    assert f"deleted {cache} (2.0 KiB)" in ask("clean", "--cache").stdout and not cache.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import tempfile
@@ -10,7 +9,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hasten.errors import MeasurementError, NoStepError
 from hasten.launch.launch import stage_lines
@@ -21,12 +20,8 @@ from hasten.measurement.measure import run_of
 from hasten.protocol import LaunchSpec, files_of, read
 from hasten.raw_run import RawRun, StageLine
 from hasten.records import Run
+from hasten.result import Result
 from hasten.safe_text import redacted
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hasten.records import Diagnosis, Finding, Phase, Run
 
 NO_STEP = "no optimizer step was seen in the block; put the training loop, with its optimizer's step, inside it"
 TOO_FEW = "the block ended after {} steps, too few to measure; let it train for a few seconds"
@@ -87,12 +82,11 @@ class InProcessMeasurement:
 PENDING = "nothing was measured yet: the `with` block must end first, without an error"
 
 
-class Measured:
+class Measured(Result):
     """A measured `with` block, and its results after it has ended."""
 
     def __init__(self) -> None:
         self._here: InProcessMeasurement | None = None
-        self._diagnosis: Diagnosis | None = None
 
     def __enter__(self) -> Measured:
         self._diagnosis = None
@@ -114,59 +108,49 @@ class Measured:
             raise MeasurementError(PENDING)
         return run
 
-    @property
-    def diagnosis(self) -> Diagnosis:
-        """The conclusions: verdict, breakdown, ceiling, findings."""
-        from hasten.measurement.diagnose import diagnose
-
-        if self._diagnosis is None:
-            self._diagnosis = diagnose(self.record)
-        return self._diagnosis
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What slows the loop down, costliest first. All are estimates, because nothing was run a second time."""
-        return self.diagnosis.findings
-
-    def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with one row per step: start and duration in seconds, samples, and the seconds of each phase."""
-        from hasten.reports.export import COLUMNS, rows_of
-
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MeasurementError("to_pandas() needs pandas; `pip install pandas`, or use record.steps") from None
-        return pd.DataFrame(rows_of(self.record), columns=[*COLUMNS, *_phases(self.record)])
-
-    def _repr_html_(self) -> str:
-        from hasten.reports.page.page import PageInput, essentials
-
-        return essentials(PageInput(run=self.record, diagnosis=self.diagnosis))
-
     def __repr__(self) -> str:
-        from rich.console import Console
-
-        from hasten.reports.text import print_diagnosis
-
         if self._here is None or self._here.run is None:
             return f"<hasten.Measured: {PENDING}>"
-        paper = io.StringIO()
-        print_diagnosis(
-            self.record, self.diagnosis, console=Console(file=paper, width=80, color_system=None, force_jupyter=False)
-        )
-        return paper.getvalue().rstrip()
-
-
-def _phases(run: Run) -> list[Phase]:
-    from hasten.reports.export import phases_of
-
-    return phases_of(run)
+        return super().__repr__()
 
 
 def measure() -> Measured:
     """Measure the training loop in a `with` block of this process.
 
     Steps are detected by their optimizer. Loaders, forward, backward and the other phases are marked in every other segment
-    of steps. When the block ends, all hooks are removed from PyTorch. Raises NoStepError if the block contains no step.
+    of steps. When the block ends, all hooks are removed from PyTorch. All findings are estimates, because nothing is run a
+    second time.
+
+    Raises:
+        NoStepError: at the end of the block, if it contains no step, or too few.
+
+    Example:
+        ::
+
+            with hasten.measure() as run:
+                for images, labels in loader:
+                    ...
+            run.findings            # what slows the loop down, costliest first
+            run.to_html("run.html")
     """
     return Measured()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic `%%hasten` to IPython: it runs the cell within `measure()` and shows the result."""
+
+    def hasten(_line: str, cell: str) -> Measured | None:
+        run = measure()
+        run.__enter__()
+        error: BaseException | None = None
+        try:
+            outcome = shell.run_cell(cell)
+            error = outcome.error_before_exec or outcome.error_in_exec  # IPython has shown it
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            run.__exit__(type(error) if error is not None else None, error, None)
+        return run if error is None else None
+
+    shell.register_magic_function(hasten, magic_kind="cell", magic_name="hasten")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-SYSTEM_FOLDERS = {"dev", "proc", "sys"}  # the same on every machine
+SYSTEM_FOLDERS = {"dev", "proc", "sys", "usr"}  # the same on every machine
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_,]*|[a-z](,[a-z])*")  # a word that stands for a value
 
 
@@ -105,6 +105,8 @@ def wrong_commands(page: str, parser: argparse.ArgumentParser) -> list[str]:
 
 def _is_taken(words: list[str], parser: argparse.ArgumentParser) -> bool:
     verb, rest = words[0], words[1:]
+    if verb == "help":
+        return not rest or bool(PLACEHOLDER.fullmatch(rest[0])) or rest[0] in verbs_of(parser)
     if verb.startswith("-"):
         return not rest and any(verb in action.option_strings for action in parser._actions)
     if verb not in verbs_of(parser):

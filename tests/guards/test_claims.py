@@ -101,15 +101,16 @@ def test_a_file_and_a_constant_that_are_gone_are_seen(tmp_path):
 
 
 def test_the_readme_says_which_commands_print_json():
-    taking = {name for name, verb in verbs_of(cli._parser()).items() if "--json" in verb._option_string_actions}
-    assert "All commands except `run` accept `--json`." in text("README.md")
-    assert taking == {*verbs_of(cli._parser())}, "`run` takes it as well, to say where the record is"
+    taking = {name for name, verb in verbs_of(cli.parsers()[0]).items() if "--json" in verb._option_string_actions}
+    assert "All commands except `run`, `mcp` and `completion` accept `--json`." in text("README.md")
+    others = {*verbs_of(cli.parsers()[0])} - {"mcp", "completion"}
+    assert taking == others, "`run` takes it as well, to say where the record is"
     with pytest.raises(CommandError, match="run prints only the script's output"):
-        cli.tuning._run(cli._parser().parse_args(["run", "--json", "train.py"]))
+        cli.tuning._run(cli.parsers()[0].parse_args(["run", "--json", "train.py"]))
 
 
 def test_the_readme_says_how_long_a_search_takes():
-    budget = next(a for a in verbs_of(cli._parser())["tune"]._actions if "--budget" in a.option_strings)
+    budget = next(a for a in verbs_of(cli.parsers()[0])["tune"]._actions if "--budget" in a.option_strings)
     minutes = f"{budget.default / 60:.0f}"
     assert f"# {minutes} min:" in text("README.md") and f"| {minutes} minutes, or `--budget" in text("README.md")
 
@@ -210,6 +211,6 @@ def test_the_readmes_address_is_that_of_the_metadata():
 
 
 def test_help_names_every_command():
-    parser = cli._parser()
+    parser = cli.parsers()[0]
     assert isinstance(parser, argparse.ArgumentParser)
     assert [verb for verb in verbs_of(parser) if verb not in parser.format_help()] == []

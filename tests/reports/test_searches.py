@@ -21,7 +21,15 @@ COMPARISON = Comparison(
 
 
 def tuned(console):
-    print_tuning(search(full_run()), console=console, record=".hasten/tunings/20260305-150000-78-tune/tuning.json")
+    record = ".hasten/tunings/20260305-150000-78-tune/tuning.json"
+    print_tuning(
+        search(full_run()), console=console, record=record, plan="hasten.toml", next="hasten run train.py --lr 0.1"
+    )
+
+
+def tuned_verbose(console):
+    record = ".hasten/tunings/20260305-150000-78-tune/tuning.json"
+    print_tuning(search(full_run()), console=console, record=record, verbose=True)
 
 
 def compared(console):
@@ -33,7 +41,7 @@ def several(console):
     print_before_and_after([("xray", tuning), ("classify", tuning)], console=console)
 
 
-TEXTS = {"tuned": tuned, "compared": compared, "several": several}
+TEXTS = {"tuned": tuned, "tuned_verbose": tuned_verbose, "compared": compared, "several": several}
 
 
 def text_of(name, **options):

@@ -12,8 +12,10 @@ from hasten.cli.parts import (
     add_command,
     add_measuring,
     add_subcommand,
+    add_verbose,
     command_of,
     console,
+    hasten_line,
     print_json,
 )
 from hasten.launch.results import RESULTS
@@ -21,16 +23,18 @@ from hasten.launch.results import RESULTS
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
 
-
-# Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
-BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
-
 # ------------------------------------------------------------------------------------------------------ check
 
 
 def add_check(subparsers: Subparsers) -> None:
     """Add `hasten check`."""
-    parser = add_subcommand(subparsers, "check", "Check this machine: what is good, what to change.", _check)
+    parser = add_subcommand(
+        subparsers,
+        "check",
+        "Check this machine: what is good, what to change.",
+        _check,
+        examples={"hasten check": "", "hasten check /data/imagenet": "the disk of this folder"},
+    )
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), help="folder of the data, to measure its disk [default: .]"
     )
@@ -44,10 +48,10 @@ def _check(args: argparse.Namespace) -> int:
     from hasten.reports.text import print_check
 
     with progress(console(stderr=True), quiet=args.json) as bar:
-        bar.update("checking PyTorch")
-        machine = read_machine(ask_torch=True)
         bar.update(f"measuring the disk of {args.folder}")
         disk = measure_disk(str(args.folder))
+        bar.update("checking PyTorch")
+        machine = read_machine(ask_torch=True)
     lines = check(machine, disk=disk)
     if args.json:
         print_json({"machine": machine, "disk": disk, "lines": lines})
@@ -63,14 +67,21 @@ def add_diagnose(subparsers: Subparsers) -> None:
     """Add `hasten diagnose`."""
     usage = f"hasten diagnose [options] {WHAT_TO_RUN}"
     description = "Measure an unmodified training script and show where its time goes. Changes nothing."
-    parser = add_subcommand(subparsers, "diagnose", description, _diagnose, usage=usage)
+    examples = {
+        "hasten diagnose train.py --epochs 3": "",
+        "hasten diagnose --quick train.py": "one run of 20 seconds: causes are estimated",
+        "hasten diagnose -m package.train": "a module, as in python -m",
+        "hasten diagnose torchrun --nproc-per-node 2 train.py": "any command",
+    }
+    parser = add_subcommand(subparsers, "diagnose", description, _diagnose, usage=usage, examples=examples)
     add_measuring(parser, seconds=20.0)
+    add_verbose(parser)
     add_command(parser)
 
 
 def _diagnose(args: argparse.Namespace) -> int:
     from hasten.measurement.diagnose import diagnose
-    from hasten.measurement.measure import FIRST_LAUNCH, MeasureOptions, measure
+    from hasten.measurement.measure import BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW, FIRST_LAUNCH, MeasureOptions, measure
     from hasten.reports.progress import progress
     from hasten.reports.text import print_diagnosis
 
@@ -98,5 +109,12 @@ def _diagnose(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"run": run, "diagnosis": diagnosis})
     else:
-        print_diagnosis(run, diagnosis, console=console(), record=str(folder / "run.json"))
+        print_diagnosis(
+            run,
+            diagnosis,
+            console=console(),
+            record=str(folder / "run.json"),
+            verbose=args.verbose,
+            next=hasten_line("tune", run.command),
+        )
     return 0

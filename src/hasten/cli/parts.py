@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from hasten.errors import CommandError
 from hasten.safe_text import legible
@@ -15,7 +17,7 @@ from hasten.safe_text import legible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 WHAT_TO_RUN = "(SCRIPT.py | -m MODULE | COMMAND) [its arguments ...]"
@@ -27,13 +29,29 @@ def add_subcommand(
     description: str,
     run: Callable[[argparse.Namespace], int],
     *,
+    examples: Mapping[str, str],
     usage: str | None = None,
+    prints_json: bool = True,
 ) -> argparse.ArgumentParser:
     """Add a subcommand with the options that all of them have; `run` gets the parsed arguments."""
-    parser = subparsers.add_parser(name, help=description, description=description, allow_abbrev=False, usage=usage)
+    width = max(map(len, examples))
+    lines = [f"  {example:{width}}    {what}".rstrip() for example, what in examples.items()]
+    parser = subparsers.add_parser(
+        name,
+        help=description,
+        description=textwrap.fill(description, 79),
+        epilog="\n".join(["examples:", *lines]),
+        usage=usage,
+    )
     parser.set_defaults(run=run, subcommand=name, options=parser._option_string_actions)  # pyright: ignore[reportPrivateUsage]
-    parser.add_argument("--json", action="store_true", help="print the full record as JSON")
+    if prints_json:
+        parser.add_argument("--json", action="store_true", help="print the full record as JSON")
     return parser
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a longer report."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="show everything that was measured and tried")
 
 
 def add_measuring(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -60,6 +78,13 @@ def positive(text: str) -> int:
     return number
 
 
+def whole(text: str) -> int:
+    """An argparse type: an integer of 0 or more."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
+    return int(text)
+
+
 def above_0(text: str) -> float:
     """An argparse type: a number above 0."""
     try:
@@ -78,6 +103,8 @@ def percent(text: str) -> float:
         share = float(number) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
+    if share >= 1.0 and not text.endswith("%"):
+        raise argparse.ArgumentTypeError(f"{text!r} has no unit; use {text}% for percent")
     if not 0.0 <= share < 100.0:
         raise argparse.ArgumentTypeError(f'{text!r} is not a valid percentage; use "5%" or "0.05"')
     return share
@@ -110,7 +137,8 @@ def command_of(args: argparse.Namespace) -> list[str]:
     if words[:1] == ["--"]:
         return words[1:]
     if not words:
-        raise CommandError(f"no script given; try for example `hasten {args.subcommand} train.py`")
+        what, example = ("module", "-m package.train") if args.module else ("script", "train.py")
+        raise CommandError(f"no {what} given; try for example `hasten {args.subcommand} {example}`")
     misplaced = None if args.module else _misplaced(words, args.options)
     if misplaced is not None:
         rest = [word for word in words[1:] if word != misplaced]
@@ -133,6 +161,11 @@ def _misplaced(words: Sequence[str], options: Collection[str]) -> str | None:
     source = script.read_text(encoding="utf-8", errors="replace")
     found = (word.partition("=")[0] for word in words[1:])
     return next((name for name in found if name in options and name.lstrip("-") not in source), None)
+
+
+def hasten_line(command: str, words: Sequence[str], *options: str) -> str:
+    """A command line of hasten for a recorded command, to be copied into a shell."""
+    return shlex.join(["hasten", command, *options, *words])
 
 
 def print_error(line: str) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import difflib
+import time
+import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_subcommand, console, percent, print_json
-from hasten.errors import CommandError, DirectoryError, RecordError
-from hasten.launch.results import FOLLOWED, RESULTS
+from hasten.cli.parts import add_subcommand, add_verbose, console, hasten_line, percent, print_json
+from hasten.cli.saved import Saved, find_saved, saved_lines
+from hasten.cli.tuning import next_after_tuning
+from hasten.errors import CommandError, DirectoryError
+from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
     from hasten.optimizations.optimization import Optimization
-    from hasten.records import PlannedRunRecord, Run, Settings, Tuning
 
-SLOWER = 1  # the exit code
+SLOWER, INCONCLUSIVE = 1, 3  # exit codes
+BESIDE_THE_RECORD = Path("<beside the record>")
+PAGE = "report.html"
 GUARANTEES = {  # as in docs/fixes.md
     "identical": "the same batches and the same arithmetic",
     "rounding": "the same mathematics, rounded otherwise",
@@ -32,14 +36,31 @@ GUARANTEES = {  # as in docs/fixes.md
 
 def add_report(subparsers: Subparsers) -> None:
     """Add `hasten report`."""
-    parser = add_subcommand(subparsers, "report", "Show an earlier result again, without running anything.", _report)
+    examples = {
+        "hasten report": "the last result",
+        "hasten report --open": "as a page in the browser",
+        "hasten report --list": "all results",
+        "hasten report last~1 --html before.html": "the result before the last one",
+    }
+    description = "Show an earlier result again, without running anything."
+    parser = add_subcommand(subparsers, "report", description, _report, examples=examples)
     parser.add_argument(
         "saved",
         nargs="?",
         metavar="RUN",
-        help="a run or a tuning run: its id, folder or file [default: the last one]",
+        help="a run or a tuning run: its id, folder or file, `last` or `last~1` [default: last]",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page that opens offline")
+    parser.add_argument("--list", action="store_true", help="list the saved results, the newest first")
+    parser.add_argument(
+        "--html",
+        nargs="?",
+        const=BESIDE_THE_RECORD,
+        type=Path,
+        metavar="FILE",
+        help=f"write an HTML page that opens offline [default: {PAGE} beside the record]",
+    )
+    parser.add_argument("--open", action="store_true", help="write the page and open it in a browser")
+    add_verbose(parser)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or about:tracing")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table with one row per step")
 
@@ -47,10 +68,15 @@ def add_report(subparsers: Subparsers) -> None:
 def _report(args: argparse.Namespace) -> int:
     from hasten.measurement.diagnose import diagnose
     from hasten.reports.export import csv_of, trace_of
-    from hasten.reports.text import print_diagnosis
-    from hasten.reports.tuning import print_tuning
 
+    if args.list:
+        return _list(as_json=args.json)
+    if args.saved is None and args.html is not None and (RESULTS / "runs" / args.html).is_dir():
+        raise CommandError(f"{args.html} is a saved run; use `hasten report {args.html} --html`")
     saved = find_saved(args.saved, root=RESULTS)
+    page: Path = saved.path.with_name(PAGE) if args.html in (None, BESIDE_THE_RECORD) else args.html
+    if args.open or args.html is not None:
+        args.html = page
     files: dict[str, Callable[[], str]] = {
         "html": lambda: _page(saved),
         "trace": lambda: trace_of(saved.run),
@@ -59,22 +85,61 @@ def _report(args: argparse.Namespace) -> int:
     requested = {name: write for name, write in files.items() if getattr(args, name) is not None}
     for name, write in requested.items():
         _write(getattr(args, name), write(), option=name)
+    if args.open:
+        _open(page)
     diagnosis = diagnose(saved.run)
     if args.json:
         searched = {"tuning": saved.tuning, "followed": saved.followed} if saved.tuning is not None else {}
         print_json({"run": saved.run, "diagnosis": diagnosis, **searched})
-    elif not requested:
-        print_diagnosis(
-            saved.run,
-            diagnosis,
-            console=console(),
-            record=str(saved.path),
-            before_tuning=saved.tuning is not None,
-        )
-        if saved.tuning is not None:
-            print()
-            print_tuning(saved.tuning, console=console(), followed=saved.followed)
+    elif requested:
+        for name in requested:
+            print(f"wrote {getattr(args, name)}")
+    else:
+        _print(saved, verbose=args.verbose)
     return 0
+
+
+def _print(saved: Saved, *, verbose: bool) -> None:
+    from hasten.measurement.diagnose import diagnose
+    from hasten.reports.text import print_diagnosis
+    from hasten.reports.tuning import print_tuning
+
+    record = str(saved.path)
+    if saved.tuning is not None:
+        next = next_after_tuning(saved.tuning)
+        print_tuning(
+            saved.tuning, console=console(), followed=saved.followed, record=record, verbose=verbose, next=next
+        )
+    if saved.tuning is None or verbose:
+        if saved.tuning is not None:
+            print("\nThe unmodified script, measured before its tuning:\n")
+        next = hasten_line("tune", saved.run.command) if saved.tuning is None else ""
+        print_diagnosis(saved.run, diagnose(saved.run), console=console(), record=record, verbose=verbose, next=next)
+
+
+def _list(*, as_json: bool) -> int:
+    from hasten.reports.text import print_saved
+
+    found = list(saved_lines(RESULTS))
+    if as_json:
+        print_json(
+            {
+                "saved": [
+                    {"id": one.id, "when": one.when, "command": one.command, "result": one.result} for one in found
+                ]
+            }
+        )
+        return 0
+    if not found:
+        raise CommandError("no saved run here; `hasten diagnose SCRIPT` makes one")
+    when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one.when)) for one in found]
+    print_saved([(one.id, at, " ".join(one.command), one.result) for one, at in zip(found, when)], console=console())
+    return 0
+
+
+def _open(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        print(f"no browser can be opened here; copy {page} to a machine that has one")
 
 
 def _page(saved: Saved) -> str:
@@ -87,6 +152,7 @@ def _page(saved: Saved) -> str:
             diagnosis=diagnose(saved.run),
             tuning=saved.tuning,
             after=saved.after,
+            after_diagnosis=diagnose(saved.after) if saved.after is not None else None,
             under=saved.under,
             followed=saved.followed,
         )
@@ -108,7 +174,12 @@ def add_compare(subparsers: Subparsers) -> None:
     description = (
         f"Compare two results: has the script become slower? Exits with {SLOWER} if it is significantly slower."
     )
-    parser = add_subcommand(subparsers, "compare", description, _compare)
+    examples = {
+        "hasten compare last~1 last": "",
+        "hasten compare a,b,c d,e,f": "several runs on each side: their variation counts",
+        "hasten compare --strict old.json new.json": "for a CI job: also fails if nothing is known",
+    }
+    parser = add_subcommand(subparsers, "compare", description, _compare, examples=examples)
     parser.add_argument("old", metavar="OLD", help="the earlier run, or better several of them, separated by commas")
     parser.add_argument("new", metavar="NEW", help="the later run, or several of them")
     parser.add_argument(
@@ -118,6 +189,10 @@ def add_compare(subparsers: Subparsers) -> None:
         metavar="P",
         help="slowdown of the step time that is allowed [default: 5%%]",
     )
+    parser.add_argument(
+        "--strict", action="store_true", help=f"exit with {INCONCLUSIVE} if the comparison is inconclusive"
+    )
+    parser.add_argument("--force", action="store_true", help="compare runs of different commands")
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -125,11 +200,19 @@ def _compare(args: argparse.Namespace) -> int:
     from hasten.reports.text import print_comparison
 
     old, new = ([find_saved(name, root=RESULTS).run for name in names.split(",")] for names in (args.old, args.new))
+    commands = {run.command for run in (*old, *new)}
+    if len(commands) > 1 and not args.force:
+        raise CommandError(
+            f"the runs are of different commands ({'; '.join(sorted(' '.join(words) for words in commands))}); "
+            "use --force to compare them, or `hasten prove` to compare the commands themselves"
+        )
     found = compare(old, new, max_slowdown=args.max_slowdown)
     if args.json:
         print_json({"comparison": found})
     else:
         print_comparison(found, console=console())
+    if args.strict and found.verdict == "inconclusive":
+        return INCONCLUSIVE
     return SLOWER if found.verdict == "slower" else 0
 
 
@@ -139,7 +222,11 @@ def _compare(args: argparse.Namespace) -> int:
 def add_explain(subparsers: Subparsers) -> None:
     """Add `hasten explain`."""
     parser = add_subcommand(
-        subparsers, "explain", "Say what a finding or a fix means; without a name, list them.", _explain
+        subparsers,
+        "explain",
+        "Say what a finding or a fix means; without a name, list them.",
+        _explain,
+        examples={"hasten explain slow_decode": "a finding", "hasten explain bf16": "a fix"},
     )
     parser.add_argument(
         "name", nargs="?", metavar="FINDING|FIX", help="as in a report, for example slow_decode or bf16"
@@ -159,7 +246,9 @@ def _explain(args: argparse.Namespace) -> int:
     elif args.name in CATALOG:
         text = _fix(CATALOG[args.name])
     else:
-        raise CommandError(f"no finding or fix is named {args.name!r}; `hasten explain` lists them")
+        near = difflib.get_close_matches(args.name, [*sections(), *CATALOG], n=1)
+        hint = f"did you mean {near[0]}?" if near else "`hasten explain` lists them"
+        raise CommandError(f"no finding or fix is named {args.name!r}; {hint}")
     if args.json:
         print_json({"explanation": text})
     else:
@@ -177,99 +266,3 @@ def _fix(fix: Optimization) -> str:
         if names:
             lines.append(f"- {what}: {', '.join(f'`{name}`' for name in names)}.")
     return "\n\n".join([lines[0], "\n".join(lines[1:])])
-
-
-# ----------------------------------------------------------------------------------------------- saved results
-
-LATEST = 4e9  # seconds since 1970; a later time is corrupt
-RUN, TUNING = "run.json", "tuning.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """A run, and the tuning run that it belongs to."""
-
-    path: Path
-    run: Run
-    tuning: Tuning | None = None
-    after: Run | None = None  # the diagnosed run with the largest part of the plan
-    under: Settings = field(default_factory=dict)  # its settings
-    followed: tuple[PlannedRunRecord, ...] = ()  # runs of the script with a plan since then, the last first
-
-
-def find_saved(saved: str | None, *, root: Path) -> Saved:
-    """The run or tuning run of this name, or the last one. Raises RecordError if there is none or it cannot be read."""
-    from hasten.records import Tuning, from_json
-
-    path = _last(root) if saved is None else _named(saved, root)
-    if path.name != TUNING:
-        return Saved(path=path, run=_run(path))
-    tuning = from_json(Tuning, path.read_bytes(), source=str(path))
-    if not tuning.runs:
-        raise RecordError(f"{path} contains no run; tune again")
-    runs = path.parent.parent.parent / "runs"
-    first = runs / tuning.runs[0] / RUN
-    if not first.is_file():
-        raise RecordError(f"{path} belongs to a run that was deleted ({first}); tune again")
-    after, under = None, {}
-    with contextlib.suppress(RecordError, OSError):
-        near, settings = nearest_run(tuning)
-        if near is not None:
-            after, under = _run(runs / near / RUN), settings
-    followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
-    return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
-
-
-def _followed(tuning: Tuning, path: Path) -> tuple[PlannedRunRecord, ...]:
-    """Runs of the same script, with any arguments, that ended after the tuning run started; the last first."""
-    from hasten.records import PlannedRunRecord, from_json
-    from hasten.tuning.plan import script_of
-
-    lines: list[bytes] = []
-    with contextlib.suppress(OSError):
-        lines = path.read_bytes().splitlines()
-    found: list[PlannedRunRecord] = []
-    for line in reversed(lines):
-        # A line may be truncated or corrupt, which must not make the report fail.
-        with contextlib.suppress(RecordError, ValueError, RecursionError):
-            found.append(from_json(PlannedRunRecord, line))
-    folder, script = path.parent.parent, script_of(tuning.command)  # both were started in it
-    return tuple(one for one in found if _same(one.script, script, folder) and tuning.started < one.ended < LATEST)
-
-
-def _same(one: str, other: str, folder: Path) -> bool:
-    """Whether both are the same script or module."""
-    return one == other or (bool(one and other) and (folder / one).resolve() == (folder / other).resolve())
-
-
-def nearest_run(tuning: Tuning) -> tuple[str | None, Settings]:
-    """The id of the run with the largest part of the plan's settings and no others, and those settings; None without one."""
-    plan = tuning.settings.items()
-    made = [(id, on) for id, on in zip(tuning.runs, tuning.run_settings) if on and on.items() <= plan]
-    return max(made, key=lambda one: len(one[1]), default=(None, {}))
-
-
-def _run(path: Path) -> Run:
-    from hasten.records import Run, from_json
-
-    run = from_json(Run, path.read_bytes(), source=str(path))
-    if not run.steps:
-        raise RecordError(f"{path} contains no steps; measure again")
-    return run
-
-
-def _last(root: Path) -> Path:
-    """The newest result of both kinds; a tuning run ends after its own runs."""
-    found = [*(root / "runs").glob(f"*/{RUN}"), *(root / "tunings").glob(f"*/{TUNING}")]
-    if not found:
-        raise RecordError("no saved run here; `hasten diagnose SCRIPT` makes one")
-    return max(found, key=lambda path: path.stat().st_mtime_ns)
-
-
-def _named(saved: str, root: Path) -> Path:
-    given = Path(saved)
-    places = [given, given / RUN, given / TUNING, root / "runs" / saved / RUN, root / "tunings" / saved / TUNING]
-    for path in places:
-        if path.is_file():
-            return path
-    raise RecordError(f"no such run: {saved}; `ls {root / 'runs'} {root / 'tunings'}` lists the saved runs")

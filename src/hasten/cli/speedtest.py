@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_measuring, add_subcommand, console, positive, print_json, time_span
+from hasten.cli.parts import add_measuring, add_subcommand, add_verbose, console, positive, print_json, time_span
 from hasten.errors import CommandError
 from hasten.launch.results import RESULTS
 
@@ -21,14 +21,21 @@ if TYPE_CHECKING:
     from hasten.workloads.catalog import Workload
 
 EVERY = "all"
+OWN_SCRIPT = "hasten diagnose train.py  (your own script)"
 BUDGET = 240.0  # seconds for one workload
 
 
 def add_speedtest(subparsers: Subparsers) -> None:
     """Add `hasten speedtest`."""
     description = "Diagnose and tune a bundled training script, on generated images, and show the speedup."
-    parser = add_subcommand(subparsers, "speedtest", description, _speedtest)
+    examples = {
+        "hasten speedtest": "",
+        "hasten speedtest --data /data/xrays": "on your own images",
+        "hasten speedtest --list": "the bundled scripts",
+    }
+    parser = add_subcommand(subparsers, "speedtest", description, _speedtest, examples=examples)
     add_measuring(parser, seconds=15.0)
+    add_verbose(parser)
     parser.add_argument("workload", nargs="?", default="xray", help="workload name, or `all` [default: xray]")
     parser.add_argument("--data", type=Path, metavar="DIR", help="train on the images in this folder instead")
     parser.add_argument("--images", type=positive, metavar="N", help="images per epoch")
@@ -65,7 +72,7 @@ def _speedtest(args: argparse.Namespace) -> int:
         with progress(console(stderr=True), quiet=args.json, expected=seconds) as bar:
             tested.append(_tested(args, workload, bar))
         if not args.json:
-            _print(tested[-1])
+            _print(tested[-1], verbose=args.verbose)
     if args.json:
         _print_json(tested, one=args.workload != EVERY)
     elif len(tested) > 1:
@@ -157,7 +164,7 @@ def _tuned(
     budget = Budget(
         seconds=seconds,
         patience=args.wait,
-        diagnose_seconds=min(args.seconds, seconds / 20),
+        longest_diagnosis=args.seconds,
         metric=metric,
         recipes=workload.target is not None,
         num_epochs=workload.num_epochs,
@@ -176,25 +183,28 @@ def _first_run(tuning: Tuning) -> tuple[Run, Path]:
     return from_json(Run, (folder / "run.json").read_bytes(), source=str(folder)), folder
 
 
-def _print(tested: _Tested) -> None:
+def _print(tested: _Tested, *, verbose: bool) -> None:
     from hasten.measurement.diagnose import diagnose
-    from hasten.reports.text import print_speedtest
+    from hasten.reports.text import print_diagnosis, print_workload
     from hasten.reports.tuning import print_tuning
 
-    print_speedtest(
+    diagnosis = diagnose(tested.run)
+    print_workload(
         tested.run,
-        diagnose(tested.run),
-        workload=tested.workload.name,
+        diagnosis,
+        name=tested.workload.name,
         num_images=tested.num_images,
         num_labels=tested.num_labels,
         console=console(),
-        record=str(tested.folder / "run.json"),
-        before_tuning=tested.tuning is not None,
     )
     if tested.tuning is not None:
-        print()
         record = str(RESULTS / "tunings" / tested.tuning.id / "tuning.json")
-        print_tuning(tested.tuning, console=console(), record=record)
+        print(f"Before: {diagnosis.verdict}\n")
+        print_tuning(tested.tuning, console=console(), record=record, verbose=verbose, next=OWN_SCRIPT)
+    if tested.tuning is None or verbose:
+        print()
+        record = str(tested.folder / "run.json")
+        print_diagnosis(tested.run, diagnosis, console=console(), record=record, verbose=verbose, next=OWN_SCRIPT)
     print()
 
 

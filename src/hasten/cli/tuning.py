@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,10 @@ from hasten.cli.parts import (
     above_0,
     add_command,
     add_subcommand,
+    add_verbose,
     command_of,
     console,
+    hasten_line,
     print_error,
     print_json,
     time_span,
@@ -37,7 +38,14 @@ WORSE = 1  # the exit code
 def add_tune(subparsers: Subparsers) -> None:
     """Add `hasten tune`."""
     description = "Try fixes in short trials, keep those that are proven to help, and write them to hasten.toml."
-    parser = add_subcommand(subparsers, "tune", description, _tune, usage=f"hasten tune [options] {WHAT_TO_RUN}")
+    examples = {
+        "hasten tune train.py --epochs 3": "10 minutes",
+        "hasten tune --budget 30m train.py": "a longer search finds more",
+        "hasten tune --metric 'acc: ([0-9.]+)' train.py": "this number must not get worse",
+        "hasten tune --resume train.py": "after Ctrl-C",
+    }
+    usage = f"hasten tune [options] {WHAT_TO_RUN}"
+    parser = add_subcommand(subparsers, "tune", description, _tune, usage=usage, examples=examples)
     _add_budget(parser)
     parser.add_argument(
         "--plan", type=Path, default=PLAN, metavar="FILE", help="file to write the plan to [default: hasten.toml]"
@@ -45,10 +53,11 @@ def add_tune(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="resume the last interrupted tuning run of this command"
     )
+    add_verbose(parser)
     add_command(parser)
 
 
-def _add_budget(parser: argparse.ArgumentParser) -> None:
+def _add_budget(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     parser.add_argument(
         "--budget",
         type=time_span,
@@ -93,8 +102,24 @@ def _tune(args: argparse.Namespace, *, resume: bool | None = None) -> int:
     if args.json:
         print_json({"tuning": tuning, "plan": str(args.plan)})
     else:
-        print_tuning(tuning, console=console(), plan=str(args.plan), record=str(record))
+        print_tuning(
+            tuning,
+            console=console(),
+            plan=str(args.plan),
+            record=str(record),
+            verbose=args.verbose,
+            next=next_after_tuning(tuning, args.plan),
+        )
     return 0
+
+
+def next_after_tuning(tuning: Tuning, plan: Path = PLAN) -> str:
+    """The command to run after a tuning run: the script with the plan; "" if the plan is empty."""
+    return (
+        hasten_line("run", tuning.command, *(["--plan", str(plan)] if plan != PLAN else []))
+        if tuning.settings
+        else ""
+    )
 
 
 def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
@@ -123,7 +148,7 @@ def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
 
 def _budget_of(args: argparse.Namespace) -> Budget:
     from hasten.tuning.budget import Budget
-    from hasten.tuning.metric import Metric
+    from hasten.tuning.metric import Metric, pattern_of
 
     if args.recipe and args.metric is None:
         raise PlanError("--recipe changes how the model is trained; add --metric 'REGEX' for what must not get worse")
@@ -133,20 +158,13 @@ def _budget_of(args: argparse.Namespace) -> Budget:
         raise PlanError("--metric-lower needs --metric; add --metric 'REGEX'")
     metric = None
     if args.metric is not None:
-        try:
-            pattern = re.compile(args.metric)
-        except re.error as error:
-            raise PlanError(f"--metric {args.metric!r} is not a valid regular expression ({error})") from None
-        if pattern.groups != 1:
-            raise PlanError(f"--metric {args.metric!r} needs one group around the number, as in 'F1: ([0-9.]+)'")
-        metric = Metric(pattern, higher_is_better=not args.metric_lower, target=args.target)
+        metric = Metric(pattern_of(args.metric), higher_is_better=not args.metric_lower, target=args.target)
     return Budget(
         seconds=args.budget,
         patience=args.wait,
         recipes=args.recipe,
         metric=metric,
         num_epochs=args.epochs,
-        diagnose_seconds=min(Budget.diagnose_seconds, args.budget / 12),
     )
 
 
@@ -156,7 +174,13 @@ def _budget_of(args: argparse.Namespace) -> Budget:
 def add_run(subparsers: Subparsers) -> None:
     """Add `hasten run`."""
     description = "Run an unmodified script with the plan in hasten.toml."
-    parser = add_subcommand(subparsers, "run", description, _run, usage=f"hasten run [options] {WHAT_TO_RUN}")
+    examples = {
+        "hasten run train.py --epochs 3": "with the plan in hasten.toml",
+        "hasten run --set bf16=false train.py": "the plan without one of its fixes",
+        "hasten run --auto train.py": "tune first if there is no plan yet",
+    }
+    usage = f"hasten run [options] {WHAT_TO_RUN}"
+    parser = add_subcommand(subparsers, "run", description, _run, usage=usage, examples=examples)
     parser.add_argument(
         "--plan", type=Path, default=PLAN, metavar="FILE", help="file of the plan [default: hasten.toml]"
     )
@@ -164,7 +188,8 @@ def add_run(subparsers: Subparsers) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of the plan; repeatable"
     )
     parser.add_argument("--auto", action="store_true", help="tune first if there is no plan yet")
-    _add_budget(parser)
+    add_verbose(parser)
+    _add_budget(parser.add_argument_group("options of the tuning run that --auto starts"))
     add_command(parser)
 
 
@@ -198,7 +223,12 @@ def add_prove(subparsers: Subparsers) -> None:
         f"Exits with {WORSE} if it is slower or trains worse."
     )
     usage = "hasten prove [options] (OLD.py [its arguments ...] -- NEW.py [its arguments ...] | --git REVISION SCRIPT.py ...)"
-    parser = add_subcommand(subparsers, "prove", description, _prove, usage=usage)
+    examples = {
+        "hasten prove train.py -- train_new.py --lr 0.1": "two versions, or any two commands",
+        "hasten prove --git HEAD~1 train.py": "a commit against the working tree",
+    }
+    parser = add_subcommand(subparsers, "prove", description, _prove, usage=usage, examples=examples)
+    add_verbose(parser)
     parser.add_argument("--git", metavar="REVISION", help="the old version is the script as it was in this commit")
     parser.add_argument(
         "--budget", type=time_span, default=300.0, metavar="TIME", help="total time, with a unit [default: 5m]"
@@ -235,5 +265,5 @@ def _prove(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"proof": proof})
     else:
-        print_version_proof(proof, console=console())
+        print_version_proof(proof, console=console(), verbose=args.verbose)
     return WORSE if proof.verdict == "slower" or proof.quality == "broken" else 0

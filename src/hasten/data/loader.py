@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
 from hasten.data.epoch.batches import BatchIterator
@@ -130,6 +130,22 @@ class Loader(DataLoader[T], Generic[T]):
         self._state = LoaderState()
         self._reason = _why_not(self)
 
+    @classmethod
+    def from_dataloader(cls, loader: DataLoader[T], **options: Any) -> Loader[T]:
+        """Make a Loader of the same dataset, sampler, workers and collate function as a DataLoader.
+
+        Args:
+            loader: the DataLoader; it is not changed.
+            **options: arguments of Loader that are added, or that replace the DataLoader's own.
+
+        Example:
+            >>> from torch.utils.data import DataLoader
+            >>> loader = Loader.from_dataloader(DataLoader(list(range(6)), batch_size=3), cache="1 GiB")
+            >>> [batch.tolist() for batch in loader]
+            [[0, 1, 2], [3, 4, 5]]
+        """
+        return cls(**{**arguments_of(loader), **options})
+
     def _options(self) -> LoaderOptions:
         device = self.device
         if device is not None and device.type != "cpu" and not accelerator.is_available(device):
@@ -206,6 +222,30 @@ class Loader(DataLoader[T], Generic[T]):
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The arguments that a DataLoader was made with, as they are now."""
+    arguments: dict[str, Any] = {
+        "dataset": loader.dataset,
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "generator": loader.generator,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+        "in_order": getattr(loader, "in_order", True),
+    }
+    batches: object = loader.batch_sampler
+    if type(batches) is BatchSampler and batches.sampler is loader.sampler:
+        sizes = {"batch_size": batches.batch_size, "drop_last": batches.drop_last}
+        return {**arguments, **sizes, "sampler": loader.sampler}
+    if batches is not None:
+        return {**arguments, "batch_sampler": batches}
+    return {**arguments, "batch_size": None, "sampler": loader.sampler}
 
 
 def _check(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -57,7 +57,7 @@ def command_argv(argv: Sequence[str], *, module: bool) -> list[str]:
     Raises CommandError when there is nothing of that name to run.
     """
     if not argv:
-        raise CommandError("no script given; write for example `hasten diagnose train.py`")
+        raise CommandError("no script given; try for example `hasten diagnose train.py`")
     if module:
         return [sys.executable, "-m", *argv]
     first = Path(argv[0])

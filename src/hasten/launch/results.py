@@ -16,6 +16,7 @@ FOLLOWED = "followed.jsonl"  # below: runs under a plan, one a line
 
 def new_folder(parent: Path, *, ending: str = "") -> Path:
     """A folder of its own for one result, named by the time. Raises DirectoryError when it cannot be made."""
+    make_root(parent.parent)
     make_folder(parent)
     while True:
         # Two may begin in the same second, and in containers under the same process id.
@@ -23,6 +24,15 @@ def new_folder(parent: Path, *, ending: str = "") -> Path:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
             return folder
+
+
+def make_root(root: Path) -> None:
+    """Make the folder of all results, which git ignores."""
+    make_folder(root)
+    ignore = root / ".gitignore"
+    if not ignore.exists():
+        with contextlib.suppress(OSError):
+            ignore.write_text("# Written by hasten.\n*\n", encoding="utf-8")
 
 
 def make_folder(folder: Path) -> Path:

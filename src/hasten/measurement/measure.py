@@ -49,6 +49,8 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
+# Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
+BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
 SLOW_STEP = 0.3  # seconds, from which a step needs more time for the same certainty
 Progress = Callable[[str, float, float], object]  # what is done, seconds done, seconds expected
 

@@ -74,11 +74,13 @@ def _take_over(handle: Handle) -> _Ours:
 def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
     from torch.utils.data import IterableDataset
 
+    from hasten.data.loader import arguments_of
+
     @functools.wraps(original)
     def __iter__(self: DataLoader[Any]) -> Iterator[Any]:
         if isinstance(self, kind) or isinstance(self.dataset, IterableDataset):
             return original(self)
-        given = _given(self)
+        given = arguments_of(self)
         known = ours.loaders.get(self)
         if known is None or known[0] != given:  # the script may set another collate_fn between two epochs
             known = ours.loaders[self] = given, _made_of(self, given, ours, kind)
@@ -91,26 +93,6 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
         return iterator
 
     return __iter__
-
-
-def _given(of: DataLoader[Any]) -> dict[str, Any]:
-    """What a loader was made with, as it is now."""
-    given: dict[str, Any] = {
-        "dataset": of.dataset,
-        "num_workers": of.num_workers,
-        "collate_fn": of.collate_fn,
-        "pin_memory": of.pin_memory,
-        "timeout": of.timeout,
-        "worker_init_fn": of.worker_init_fn,
-        "multiprocessing_context": of.multiprocessing_context,
-        "generator": of.generator,
-        "prefetch_factor": of.prefetch_factor,
-        "persistent_workers": of.persistent_workers,
-        "in_order": getattr(of, "in_order", True),
-    }
-    if of.batch_sampler is not None:
-        return {**given, "batch_sampler": of.batch_sampler}
-    return {**given, "batch_size": None, "sampler": of.sampler}
 
 
 def _made_of(of: DataLoader[Any], given: dict[str, Any], ours: _Ours, kind: type[Any]) -> Any | None:

@@ -263,7 +263,8 @@ class Optimization:
             "word": [],
             "names": ['functions as "package.module:function", with commas between them'],
         }[self.kind]
-        return " or ".join([*first, *words, *([] if self.kind == "switch" else ["false"])])
+        allowed = " or ".join([*first, *words])
+        return allowed if self.kind == "switch" else f"{allowed}, or false to leave it to the script"
 
 
 def _is_size(value: str | int) -> bool:

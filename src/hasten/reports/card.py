@@ -1,7 +1,6 @@
 """The card: one screen that shows where the step's time goes and what to do about it.
 
-`Detail` says how much is shown. Where the screen is short, the least important parts are left out first, and the card
-says so.
+`Detail` says how much is shown: what a reader needs first, or everything.
 """
 
 from __future__ import annotations
@@ -174,29 +173,18 @@ def _largest(stages: Sequence[Stage], *, num: int) -> tuple[list[Stage], list[tu
 
 
 class Detail(NamedTuple):
-    """How many items of each part are shown."""
+    """How many items of each part are shown, and which parts."""
 
-    findings: int = 8
-    because: int = 4
-    because_later: int = 4  # of the findings after the first
-    stages: int = 10
-    what_ifs: int = 4
-    reasons: bool = True  # why a what-if is predicted
-    notes: int = 4
-    titles: bool = True  # of the findings that are left out
-    gaps: int = 2  # 2: between all parts, 1: around the findings, 0: none
+    findings: int
+    because: int  # reasons for the first finding
+    because_later: int
+    stages: int
+    notes: int
+    surroundings: bool  # what-ifs, the cache, overhead, usage, the machine, the record's path
 
 
-DETAILS = (
-    Detail(),
-    Detail(because=3, because_later=2, stages=8, what_ifs=3, notes=3),
-    Detail(because=3, because_later=1, stages=7, what_ifs=3, reasons=False, notes=3),
-    Detail(findings=5, because=2, because_later=1, stages=6, what_ifs=3, reasons=False, notes=2, gaps=1),
-    Detail(findings=4, because=2, because_later=1, stages=5, what_ifs=2, reasons=False, notes=2, gaps=1),
-    Detail(4, because=2, because_later=1, stages=4, what_ifs=2, reasons=False, notes=1, gaps=0),
-    Detail(3, because=1, because_later=1, stages=4, what_ifs=2, reasons=False, notes=1, titles=False, gaps=0),
-    Detail(2, because=1, because_later=0, stages=3, what_ifs=1, reasons=False, notes=1, titles=False, gaps=0),
-)
+SHORT = Detail(findings=3, because=2, because_later=1, stages=4, notes=2, surroundings=False)
+FULL = Detail(findings=100, because=100, because_later=100, stages=100, notes=100, surroundings=True)
 
 
 def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, record: str) -> None:
@@ -207,25 +195,21 @@ def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, re
     add_bar(sheet, diagnosis.breakdown)
     _add_device(sheet, diagnosis)
     _add_ceiling(sheet, diagnosis)
-    _gap_if(sheet, detail.gaps > 1)
+    sheet.gap()
     add_loader(sheet, run, num_stages=detail.stages)
-    _gap_if(sheet, detail.gaps > 0)
+    sheet.gap()
     _add_findings(sheet, run, diagnosis, detail=detail)
-    _gap_if(sheet, detail.gaps > 0)
-    _add_what_ifs(sheet, diagnosis, detail=detail)
-    _add_cache(sheet, run, diagnosis)
-    _gap_if(sheet, detail.gaps > 1)
+    sheet.gap()
+    if detail.surroundings:
+        _add_what_ifs(sheet, diagnosis)
+        _add_cache(sheet, run, diagnosis)
     _add_notes(sheet, run, detail=detail)
-    add_overhead(sheet, run, step_seconds=diagnosis.breakdown.step_seconds)
-    add_use(sheet, run)
-    add_machine(sheet, run)
-    if record:
-        sheet.paragraph(f"{record} (HTML: hasten report --html FILE)", label="Record")
-
-
-def _gap_if(sheet: Sheet, condition: bool) -> None:
-    if condition:
-        sheet.gap()
+    if detail.surroundings:
+        add_overhead(sheet, run, step_seconds=diagnosis.breakdown.step_seconds)
+        add_use(sheet, run)
+        add_machine(sheet, run)
+        if record:
+            sheet.paragraph(record, label="Record")
 
 
 def _add_step(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:
@@ -285,8 +269,8 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
         if finding.remedy:
             sheet.paragraph((finding.remedy, "green"), lead=lead + sheet.arrow)
     if rest := findings[detail.findings :]:
-        titles = f": {'; '.join(finding.title for finding in rest)}" if detail.titles else " in the record"
-        sheet.paragraph((f"and {len(rest)} smaller{titles}", "dim"))
+        titles = "; ".join(finding.title for finding in rest)
+        sheet.paragraph((f"and {len(rest)} smaller: {titles}", "dim"))
     if run.untried:
         names = ", ".join(name.replace("_", " ") for name in run.untried)
         sheet.paragraph((f"not tried yet: {names}", "dim"))
@@ -308,12 +292,12 @@ def _evidence(finding: Finding) -> str:
     return f"{status}: {ends}" if ends else status
 
 
-def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis, *, detail: Detail) -> None:
+def _add_what_ifs(sheet: Sheet, diagnosis: Diagnosis) -> None:
     label = "What if"
-    for what_if in diagnosis.what_ifs[: detail.what_ifs]:
+    for what_if in diagnosis.what_ifs:
         gain = format.ratio(_over(diagnosis.breakdown.step_seconds, what_if.step_seconds))
         text = f"{what_if.change}: by arithmetic {format.seconds(what_if.step_seconds, rough=True)} per step ({gain})"
-        reason = f", {what_if.because}" if detail.reasons and what_if.because else ""
+        reason = f", {what_if.because}" if what_if.because else ""
         sheet.paragraph(text, (reason, "dim"), label=label)
         label = ""
 
@@ -329,7 +313,7 @@ def _add_notes(sheet: Sheet, run: Run, *, detail: Detail) -> None:
         sheet.paragraph(note, label=label)
         label = ""
     if (left := len(run.notes) - detail.notes) > 0:
-        sheet.paragraph((f"and {format.count(left, noun='more note')} in the record", "dim"))
+        sheet.paragraph((f"and {format.count(left, noun='more note')}", "dim"))
 
 
 def _over(part: float, whole: float) -> float | None:

@@ -6,62 +6,59 @@ import statistics
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from hasten import format
 from hasten.records import CheckLine, Comparison, Diagnosis, Interval, Run, Tuning
-from hasten.reports.card import DETAILS, add_card
+from hasten.reports.card import FULL, SHORT, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name
-from hasten.reports.tuning import VERDICTS
+from hasten.reports.tuning import DETAILS, VERDICTS, add_next
 from hasten.stats import scaled
 
-_SCREEN = (36, 45)  # fewest and most lines that a card is fitted to; below 36, scrolling beats losing evidence
 _STATES = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
 
 
-BASELINE_ONLY = "The baseline, measured alone. The comparison below measured baseline and tuned alternately."
-
-
 def print_diagnosis(
-    run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "", before_tuning: bool = False
+    run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "", verbose: bool = False, next: str = ""
 ) -> None:
-    """Print a diagnosis as a card that fits one screen.
+    """Print a diagnosis as a card.
 
     Args:
         run: what was measured.
         diagnosis: the conclusions from it.
         console: where to print.
-        record: path of the saved run.
-        before_tuning: whether the result of a tuning run follows, with its own figures.
+        record: path of the saved run; "": it was not saved.
+        verbose: whether to show everything, also what surrounds the measurement.
+        next: the command to run next; "": not shown.
     """
-    head = Sheet(console)
-    if before_tuning:
-        head.paragraph((BASELINE_ONLY, "dim"))
-        head.gap()
-    _print_card(head, run, diagnosis, console=console, record=record)
+    card = Sheet(console)
+    add_card(card, run, diagnosis, detail=FULL if verbose else SHORT, record=record)
+    add_next(card, next, details="" if verbose or not record else DETAILS)
+    card.print()
 
 
-def print_speedtest(
-    run: Run,
-    diagnosis: Diagnosis,
-    *,
-    workload: str,
-    num_images: int | None,
-    num_labels: int | None,
-    console: Console,
-    record: str = "",
-    before_tuning: bool = False,
+def print_workload(
+    run: Run, diagnosis: Diagnosis, *, name: str, num_images: int | None, num_labels: int | None, console: Console
 ) -> None:
-    """Print the workload, the device and how busy it was, then the card as `print_diagnosis` does."""
+    """Print what a speed test trained, on which device, and how busy that was."""
     head = Sheet(console)
     data = f"{format.count(num_images, noun='image')}, {format.count(num_labels, noun='label')}"
-    head.paragraph(f"{workload}: {data}", label="Workload")
+    head.paragraph(f"{name}: {data}", label="Workload")
     head.paragraph(device_name(run), label="Device")
     head.paragraph(cpu_against_device(run, diagnosis), label="Time")
-    if before_tuning:
-        head.paragraph((BASELINE_ONLY, "dim"))
     head.gap()
-    _print_card(head, run, diagnosis, console=console, record=record)
+    head.print()
+
+
+def print_saved(lines: Sequence[tuple[str, str, str, str]], *, console: Console) -> None:
+    """Print saved results, each as (id, time, command, result)."""
+    sheet = Sheet(console)
+    for name, when, command, result in lines:
+        sheet.lines.append(Text(f"{name}  {when}", style="bold"))
+        sheet.paragraph(command, lead="  ")
+        sheet.paragraph(result, lead="  ")
+    sheet.print()
 
 
 def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
@@ -77,20 +74,6 @@ def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
     counts = [(sum(line.state == state for line in lines), state) for state in _STATES]
     sheet.paragraph(", ".join(f"{number} {state}" for number, state in counts if number))
     sheet.print()
-
-
-def _print_card(head: Sheet, run: Run, diagnosis: Diagnosis, *, console: Console, record: str) -> None:
-    """Print `head`, and below it the most detailed card that fits one screen."""
-    least, most = _SCREEN
-    room = max(least, min(most, console.height - 1)) if console.is_terminal else most
-    card = head
-    for detail in DETAILS:
-        card = Sheet(console)
-        add_card(card, run, diagnosis, detail=detail, record=record)
-        if len(head.lines) + len(card.lines) <= room:
-            break
-    head.print()
-    card.print()
 
 
 def print_before_and_after(tunings: Sequence[tuple[str, Tuning]], *, console: Console) -> None:

@@ -21,17 +21,30 @@ from hasten.records import (
     Tuning,
     VersionProof,
 )
-from hasten.reports.sheet import Sheet
+from hasten.reports.sheet import Piece, Sheet
 
 NARROW = 1.2  # largest ratio of an interval's ends that supports "no difference"
 VERDICTS: dict[ProofVerdict, str] = {"proven": "passed", "not proven": "not proven", "broken": "failed"}
 _STYLES: dict[ProofVerdict, str] = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
+DETAILS = "hasten report -v, or as a page: hasten report --open"
+
+
+_BAR = 40  # columns of the faster side's bar
+
+
 def print_tuning(
-    tuning: Tuning, *, console: Console, plan: str = "", record: str = "", followed: Sequence[PlannedRunRecord] = ()
+    tuning: Tuning,
+    *,
+    console: Console,
+    plan: str = "",
+    record: str = "",
+    followed: Sequence[PlannedRunRecord] = (),
+    verbose: bool = False,
+    next: str = "",
 ) -> None:
-    """Print a tuning run.
+    """Print a tuning run: its result, what made it, and the quality check.
 
     Args:
         tuning: the tuning run.
@@ -39,31 +52,45 @@ def print_tuning(
         plan: path of the plan's file; "": not shown.
         record: path of the saved tuning run; "": not shown.
         followed: runs with the plan since then, the last first.
+        verbose: whether to show every trial and every check.
+        next: the command to run next; "": not shown.
     """
     sheet = Sheet(console)
     result = headline(tuning)
     sheet.headline(result)
     sheet.gap()
     _add_rates(sheet, tuning)
-    _add_trials(sheet, tuning, ci="95% CI" not in result)
+    _add_trials(sheet, tuning, ci="95% CI" not in result, verbose=verbose)
     _add_screening_runs(sheet, tuning)
-    _add_proof(sheet, tuning)
-    _add_suggestions(sheet, tuning)
+    if tuning.proof is not None:
+        _add_proof(sheet, tuning.proof, verbose=verbose)
+    _add_suggestions(sheet, tuning, verbose=verbose)
     if (trial := suggested(tuning)) is not None:
         sheet.paragraph(SUGGESTION, f" {format.speedup(trial.speedup)} with it", label="Suggested")
         sheet.paragraph(pure_line(str(trial.value)), lead="  ")
     _add_followed(sheet, followed)
     if late := left_untried(tuning):
         sheet.paragraph(", ".join(one.fix for one in late), ": no time left; raise --budget", label="Not tried")
-    for number, note in enumerate(tuning.notes):
+    for number, note in enumerate(tuning.notes if verbose else ()):
         sheet.paragraph(note, label="" if number else "Notes")
     if where := cache_line(tuning):
         sheet.paragraph(where, label="Cache")
     if plan:
         sheet.paragraph(plan, label="Plan")
-    if record:
-        sheet.paragraph(f"{record} (HTML: hasten report --html FILE)", label="Record")
+    if record and verbose:
+        sheet.paragraph(record, label="Record")
+    add_next(sheet, next, details="" if verbose or not record else DETAILS)
     sheet.print()
+
+
+def add_next(sheet: Sheet, command: str, *, details: str) -> None:
+    """Add the command to run next, and the one that shows more; "": not shown."""
+    if command or details:
+        sheet.gap()
+    if command:
+        sheet.paragraph((command, "bold green"), label="Next")
+    if details:
+        sheet.paragraph((details, "dim"), label="Details")
 
 
 def _add_followed(sheet: Sheet, followed: Sequence[PlannedRunRecord]) -> None:
@@ -157,16 +184,28 @@ def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
     if proof is None or proof.baseline_rate is None or proof.plan_rate is None:
         return
     kept = ", from the second epoch on" if {"cache", "disk_cache"} & {*tuning.settings} else ""
-    speed = f"{format.ratio_interval(proof.speedup)}{kept}"
-    rows = [("baseline", format.rate(proof.baseline_rate), ""), ("tuned", format.rate(proof.plan_rate), speed)]
+    speed = f"{format.speedup(proof.speedup)}{kept}"
+    fastest = max(proof.baseline_rate, proof.plan_rate)
+    block = "█" if sheet.can_show("█") else "#"
+    rows: list[list[Piece]] = [
+        [name, format.rate(rate), (block * max(1, round(_BAR * rate / fastest)), color)]
+        for name, rate, color in (("baseline", proof.baseline_rate, "dim"), ("tuned", proof.plan_rate, "green"))
+    ]
     sheet.table(rows, align="lrl", label="Speed")
+    sheet.paragraph(speed)
 
 
-def _add_trials(sheet: Sheet, tuning: Tuning, *, ci: bool) -> None:
-    for number, trial in enumerate(tuning.trials):
-        label = "" if number else "Trials"
-        sheet.paragraph(trial_line(trial, tuning, ci=ci), label=label)
+def _add_trials(sheet: Sheet, tuning: Tuning, *, ci: bool, verbose: bool) -> None:
+    kept = [trial for trial in tuning.trials if outcome(trial, tuning) == "kept"]
+    for number, trial in enumerate(tuning.trials if verbose else kept):
+        label = "" if number else "Trials" if verbose else "Kept"
+        gain = f"{format.added(trial.added)}: {format.speedup(trial.speedup, ci=ci)}"
+        sheet.paragraph(trial_line(trial, tuning, ci=ci) if verbose else gain, label=label)
         ci = ci and trial.speedup is None
+    dropped = [trial for trial in tuning.trials if trial not in kept]
+    if dropped and not verbose:
+        words = (f"{format.added(trial.added)} ({outcome(trial, tuning)})" for trial in dropped)
+        sheet.paragraph(", ".join(words), label="Dropped")
 
 
 def outcome(trial: Trial, tuning: Tuning) -> str:
@@ -185,9 +224,9 @@ def _is_narrow(speedup: Interval) -> bool:
     return speedup.high / max(speedup.low, 1e-9) < NARROW
 
 
-def state_of(check: Check, proof: Proof) -> str:
-    """The state of a check; "not needed" for an unknown one of a plan that passed without it."""
-    return "not needed" if check.state == "unknown" and proof.verdict == "proven" else check.state
+def state_of(check: Check, verdict: ProofVerdict) -> str:
+    """The state of a check; "not needed" for an unknown one of a quality check that passed without it."""
+    return "not needed" if check.state == "unknown" and verdict == "proven" else check.state
 
 
 def left_untried(tuning: Tuning) -> list[Skipped]:
@@ -224,28 +263,48 @@ def _add_screening_runs(sheet: Sheet, tuning: Tuning) -> None:
         sheet.paragraph(shown, f": {result}", label="" if number else "Target")
 
 
-def _add_proof(sheet: Sheet, tuning: Tuning) -> None:
-    proof: Proof | None = tuning.proof
-    if proof is None:
+def _add_quality(sheet: Sheet, checks: Sequence[Check], verdict: ProofVerdict, *, verbose: bool) -> None:
+    shown = (VERDICTS[verdict], _STYLES[verdict])
+    decisive = decisive_check(checks, verdict)
+    if not verbose and decisive is not None:
+        sheet.paragraph(shown, f": {decisive.text}", label="Quality")
         return
-    sheet.paragraph((VERDICTS[proof.verdict], _STYLES[proof.verdict]), label="Quality")
-    for check in proof.checks:
-        sheet.paragraph(f"{state_of(check, proof)}: {check.text}", lead="  ")
+    sheet.paragraph(shown, label="Quality")
+    for check in checks:
+        sheet.paragraph(f"{state_of(check, verdict)}: {check.text}", lead="  ")
+
+
+def _add_proof(sheet: Sheet, proof: Proof, *, verbose: bool) -> None:
+    _add_quality(sheet, proof.checks, proof.verdict, verbose=verbose)
     if proof.broken_by:
         for name, reason in taken_out(proof).items():
             sheet.paragraph(f"dropped: {name}; {reason}", lead="  ")
 
 
-def _add_suggestions(sheet: Sheet, tuning: Tuning) -> None:
+def decisive_check(checks: Sequence[Check], verdict: ProofVerdict) -> Check | None:
+    """The check that says most: the one that failed or is missing; else what is known of the loss."""
+    wrong = [check for check in checks if check.state == "failed"]
+    wrong += [check for check in checks if check.state == "unknown" and not check.is_optional]
+    if verdict != "proven" and wrong:
+        return wrong[0]
+    order = ("metric", "target", "band", "batches", "losses")
+    known = {check.what: check for check in checks if check.state == "passed"}
+    return next((known[what] for what in order if what in known), next(iter(known.values()), None))
+
+
+def _add_suggestions(sheet: Sheet, tuning: Tuning, *, verbose: bool) -> None:
     for number, one in enumerate(tuning.suggestions):
         gain = format.seconds(one.recoverable)
         sheet.paragraph(
             f"{one.title}: about {gain} per step. Needs a change in your source", label="" if number else "Source"
         )
+        if not verbose:
+            sheet.paragraph(f"{one.file}:{one.line}", lead="  ")
+            continue
         sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
         for line in one.example.splitlines():
             sheet.paragraph((line, "green"), lead="  ")
-    if tuning.suggestions:
+    if tuning.suggestions and verbose:
         sheet.paragraph(how_to_prove(tuning), lead="  ")
 
 
@@ -272,8 +331,8 @@ def version_headline(proof: VersionProof) -> str:
     return f"{speed}. Quality check {VERDICTS[proof.quality]}{how}; it took {took}."
 
 
-def print_version_proof(proof: VersionProof, *, console: Console) -> None:
-    """Print how a new version of a script compares with the old one."""
+def print_version_proof(proof: VersionProof, *, console: Console, verbose: bool = False) -> None:
+    """Print how a new version of a script compares with the old one; with `verbose`, every check."""
     sheet = Sheet(console)
     sheet.headline(version_headline(proof))
     sheet.gap()
@@ -287,10 +346,7 @@ def print_version_proof(proof: VersionProof, *, console: Console) -> None:
     ]
     if rows:
         sheet.table(rows, align="lrl", label="Step")
-    sheet.paragraph((VERDICTS[proof.quality], _STYLES[proof.quality]), label="Quality")
-    for check in proof.checks:
-        state = "not needed" if check.state == "unknown" and proof.quality == "proven" else check.state
-        sheet.paragraph(f"{state}: {check.text}", lead="  ")
+    _add_quality(sheet, proof.checks, proof.quality, verbose=verbose)
     for number, one in enumerate(proof.differences):
         sheet.paragraph(one, label="" if number else "Differs")
     for number, note in enumerate(proof.notes):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten import format
+from hasten.errors import PlanError
 from hasten.launch.side import Bench, Output, SideError
 from hasten.optimizations.catalog import variables_of
 from hasten.records import Check, ScreeningRun, Settings
@@ -30,6 +31,17 @@ FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last see
 TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # the time of a line is known only if output is not buffered
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A regular expression with one group, for the metric in a script's output. Raises PlanError."""
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise PlanError(f"--metric {text!r} is not a valid regular expression ({error})") from None
+    if pattern.groups != 1:
+        raise PlanError(f"--metric {text!r} needs one group around the number, as in 'F1: ([0-9.]+)'")
+    return pattern
 
 
 @dataclass(frozen=True, kw_only=True)

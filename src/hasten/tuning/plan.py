@@ -127,7 +127,7 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals:
-            raise PlanError(f"--set {change} has no value; write --set {name}=false")
+            raise PlanError(f"--set {change} has no value; write {_examples(name)}")
         settings[name.strip()] = _value(text.strip())
     return Plan(
         settings=checked(settings),
@@ -138,6 +138,12 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
         machine=plan.machine,
         source=plan.source,
     )
+
+
+def _examples(name: str) -> str:
+    """How a setting is written on the command line."""
+    is_switch = name in CATALOG and CATALOG[name].kind == "switch"
+    return f"--set {name}=true or --set {name}=false" if is_switch else f"--set {name}=VALUE"
 
 
 def _value(text: str) -> Value:

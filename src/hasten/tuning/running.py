@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hasten.errors import CommandError
 from hasten.launch.environment import plugin_environment
-from hasten.launch.results import FOLLOWED, make_folder
+from hasten.launch.results import FOLLOWED, make_root
 from hasten.optimizations.catalog import specs_of, variables_of
 from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, Following, LaunchSpec, to_json
 from hasten.safe_text import redacted
@@ -39,7 +39,7 @@ def run_under(plan: Plan, command: Sequence[str], *, recorded: Sequence[str], ro
 
 def environment_of(plan: Plan, *, recorded: Sequence[str], root: Path) -> dict[str, str]:
     """The environment of a run under a plan."""
-    make_folder(root)
+    make_root(root)
     following = Following(
         script=script_of(recorded),
         settings=plan.settings,

@@ -61,7 +61,7 @@ def opened(browser, file):
     """The page at a width, with what went wrong while it opened."""
     contexts = []
 
-    def open_at(width=1000, **settings):
+    def open_at(width=1000, *, unfolded=True, **settings):
         context = browser.new_context(viewport={"width": width, "height": 900}, **settings)
         contexts.append(context)
         tab = context.new_page()
@@ -73,6 +73,8 @@ def opened(browser, file):
             lambda asked: tab.troubles.append(asked.url) if not asked.url.startswith(("file:", "data:")) else None,
         )
         tab.goto(file.as_uri())
+        if unfolded:
+            tab.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
         return tab
 
     yield open_at
@@ -90,7 +92,7 @@ def test_every_chart_is_drawn_and_nothing_overflows(opened, width):
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     shown = ".narrow" if width == 320 else ".wide"
     drawings = tab.locator(f".drawing{shown}")
-    assert drawings.count() == 7
+    assert drawings.count() == 6
     for drawing in drawings.all():
         box = drawing.bounding_box()
         assert box is not None and box["height"] > 40 and box["width"] > 100
@@ -111,17 +113,17 @@ def test_dark_is_dark(opened):
 
 def test_hovering_tells_a_figure(opened):
     tab = opened()
-    tab.locator("#step").scroll_into_view_if_needed()
-    tab.locator("#step .wide [role='graphics-symbol'][aria-label^='data wait']").first.hover()
+    tab.locator("#timeline").scroll_into_view_if_needed()
+    tab.locator("#timeline .wide [role='graphics-symbol'][aria-label^='main: data wait']").first.hover()
     tip = tab.locator("#tip")
-    assert tip.is_visible() and tip.inner_text().startswith("data wait: 60.0 ms")
+    assert tip.is_visible() and tip.inner_text().startswith("main: data wait 60.0 ms")
     tab.mouse.move(0, 0)
     assert not tip.is_visible()
 
 
 def test_the_keyboard_reaches_every_figure(opened):
     tab = opened()
-    tab.locator("#step .wide").focus()
+    tab.locator("#timeline .wide").focus()
     heard = []
     for _ in range(3):
         tab.keyboard.press("ArrowRight")
@@ -131,6 +133,32 @@ def test_the_keyboard_reaches_every_figure(opened):
     assert tab.locator("#tip").inner_text() == heard[1]
     tab.keyboard.press("Escape")
     assert not tab.locator("#tip").is_visible()
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_the_bars_and_their_labels_fit_beside_each_other(opened, width):
+    tab = opened(width, unfolded=False)
+    rows = tab.locator(".bars .row")
+    assert rows.count() >= 4
+    for row in rows.all():
+        bar, label = (row.locator(part).bounding_box() for part in (".bar", ".label"))
+        assert label["x"] >= bar["x"] + bar["width"] and label["x"] + label["width"] <= width
+        assert abs((label["y"] + label["height"] / 2) - (bar["y"] + bar["height"] / 2)) < 12, "on one line"
+
+
+def test_details_are_folded_until_a_link_leads_into_them(opened):
+    tab = opened(unfolded=False)
+    assert not tab.locator("#machine").is_visible()
+    tab.evaluate("location.hash = '#machine'")
+    tab.wait_for_timeout(200)
+    assert tab.locator("#machine").is_visible()
+
+
+def test_the_next_command_is_copied(opened):
+    tab = opened(permissions=["clipboard-read", "clipboard-write"])
+    tab.locator(".next button").click()
+    tab.wait_for_timeout(200)
+    assert tab.locator(".next button").inner_text() == "Copied"
 
 
 def test_paper_gets_every_chart(opened, tmp_path):

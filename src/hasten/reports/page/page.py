@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import shlex
 import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from hasten import format
@@ -33,12 +35,13 @@ from hasten.reports.explanations import detection_of
 from hasten.reports.page.chart import Chart
 from hasten.reports.page.lanes import timeline
 from hasten.reports.page.machine import machine_over_time
-from hasten.reports.page.steps import cost_of_a_sample, step_times, where_it_goes
+from hasten.reports.page.steps import cost_of_a_sample, phase_rows, step_times
 from hasten.reports.page.trials import forest, losses
 from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
 from hasten.reports.tuning import (
     VERDICTS,
     baseline_name,
+    decisive_check,
     headline,
     how_to_prove,
     outcome,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MOST_CARRIED = 900_000  # bytes; a larger compressed record is left out, so that a page stays under 2 MB
+MOST_KEPT = 5  # fixes in the header; all are under Details
 MOST_FOLLOWED = 10  # rows in the table of runs with the plan
 PACKAGE = "hasten.reports.page"
 CONTROLS = dict.fromkeys(
@@ -72,6 +76,7 @@ class PageInput:
     diagnosis: Diagnosis
     tuning: Tuning | None = None
     after: Run | None = None  # a diagnosed run with most of the plan
+    after_diagnosis: Diagnosis | None = None
     under: Settings = field(default_factory=dict)  # the settings of `after`
     followed: tuple[PlannedRunRecord, ...] = ()  # runs with a plan since then, the last first
 
@@ -81,10 +86,17 @@ def page(data: PageInput) -> str:
     run, diagnosis, tuning = data.run, data.diagnosis, data.tuning
     template = _environment().get_template("page.html.jinja")
     html = template.render(
-        title=" ".join(legible(word) for word in run.command) or run.id,
-        verdict=_subtitle(data),
-        result=headline(tuning) if tuning is not None else "",
-        tiles=_tiles(data),
+        title=_short_command(run),
+        command=" ".join(legible(word) for word in run.command),
+        result=headline(tuning) if tuning is not None else diagnosis.verdict,
+        tiles=[] if tuning is not None and tuning.settings else _tiles(data),
+        pair=_pair(tuning) if tuning is not None else [],
+        kept=_kept(tuning) if tuning is not None else [],
+        quality=_quality(tuning.proof) if tuning is not None and tuning.proof is not None else None,
+        next=_next(data),
+        phases=phase_rows(diagnosis, data.after_diagnosis),
+        tuned_name=_tuned_name(data),
+        best_case=_best_case(diagnosis),
         charts={chart.name: chart for chart in _charts(data)},
         findings=[_finding(number, finding, run) for number, finding in enumerate(diagnosis.findings, start=1)],
         what_ifs=[
@@ -103,7 +115,7 @@ def page(data: PageInput) -> str:
         record=_record(data),
         made=time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
         hasten=run.hasten,
-        style=_asset("colors.css") + _asset("style.css"),
+        style=_asset("colors.css") + _asset("bars.css") + _asset("style.css"),
         script=_asset("script.js"),
     )
     return html.encode("utf-8", "backslashreplace").decode("utf-8").translate(CONTROLS)
@@ -111,14 +123,19 @@ def page(data: PageInput) -> str:
 
 def essentials(data: PageInput) -> str:
     """The start of the page as an HTML fragment, for a notebook."""
-    charts = {chart.name: chart for chart in _charts(data) if chart.name in ("step", "timeline")}
+    charts = {chart.name: chart for chart in _charts(data) if chart.name == "timeline"}
     findings = [
         _finding(number, finding, data.run) for number, finding in enumerate(data.diagnosis.findings, start=1)
     ]
     template = _environment().get_template("essentials.html.jinja")
     colors = _asset("colors.css").replace(":root", ".hasten")
     return template.render(
-        verdict=data.diagnosis.verdict, tiles=_tiles(data), charts=charts, findings=findings, colors=colors
+        verdict=data.diagnosis.verdict,
+        tiles=_tiles(data),
+        phases=phase_rows(data.diagnosis, None),
+        charts=charts,
+        findings=findings,
+        colors=colors + _asset("bars.css"),
     )
 
 
@@ -154,7 +171,6 @@ def _tuned_name(data: PageInput) -> str:
 def _charts(data: PageInput) -> Iterable[Chart]:
     run, tuning = data.run, data.tuning
     found = [
-        where_it_goes(run, data.diagnosis),
         timeline(run.timeline, data.after.timeline if data.after is not None else None, tuned=_tuned_name(data)),
         step_times(run),
         machine_over_time(run),
@@ -164,35 +180,74 @@ def _charts(data: PageInput) -> Iterable[Chart]:
     return [chart for chart in found if chart is not None]
 
 
-def _subtitle(data: PageInput) -> str:
-    """What was applied, if there is a plan; otherwise the verdict."""
-    tuning = data.tuning
-    if tuning is None or not tuning.settings:
-        return data.diagnosis.verdict
-    return f"Applied: {format.settings(tuning.settings)}."
+def _short_command(run: Run) -> str:
+    """The command without the folders of the script."""
+    words = [legible(word) for word in run.command]
+    script = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
+    if script is not None:
+        words[script] = PurePath(words[script]).name
+    return " ".join(words) or run.id
+
+
+def _pair(tuning: Tuning) -> list[tuple[str, str, float]]:
+    """Before and after: name, throughput, length of the bar in percent."""
+    proof = tuning.proof
+    if proof is None or not tuning.settings or proof.baseline_rate is None or proof.plan_rate is None:
+        return []
+    fastest = max(proof.baseline_rate, proof.plan_rate)
+    sides = (("baseline", proof.baseline_rate), ("tuned", proof.plan_rate))
+    return [(name, format.rate(rate), round(100 * rate / fastest, 1)) for name, rate in sides]
+
+
+def _kept(tuning: Tuning) -> list[tuple[str, str]]:
+    """The fixes that were kept, with their gains."""
+    trials = [trial for trial in tuning.trials if outcome(trial, tuning) == "kept"]
+    return [(format.added(trial.added), format.speedup(trial.speedup, unknown="")) for trial in trials[:MOST_KEPT]]
+
+
+def _quality(proof: Proof) -> tuple[str, str, str]:
+    """Style, verdict, and the check that says most."""
+    check = decisive_check(proof.checks, proof.verdict)
+    return proof.verdict.replace(" ", "-"), VERDICTS[proof.verdict], check.text if check is not None else ""
+
+
+def _next(data: PageInput) -> str:
+    """The command to run next."""
+    words = shlex.join(map(legible, data.run.command))
+    if data.tuning is None:
+        return f"hasten tune {words}"
+    return f"hasten run {words}" if data.tuning.settings else ""
+
+
+def _best_case(diagnosis: Diagnosis) -> str:
+    """What the step would take without loading, and without copies."""
+    step, ceiling = diagnosis.breakdown.step_seconds, diagnosis.ceiling
+    known = [
+        f"{condition}: {format.seconds(seconds)} per step ({format.ratio(step / seconds)})"
+        for condition, seconds in (
+            ("With instant data loading", ceiling.free_batches),
+            ("with instant copies too", ceiling.free_copies),
+        )
+        if seconds is not None and seconds > 0
+    ]
+    return ", ".join(known)
 
 
 def _tiles(data: PageInput) -> list[tuple[str, str, str]]:
-    """Tiles of name, figure and note."""
+    """Tiles of name, figure and note, of a script without a plan."""
     breakdown, ceiling = data.diagnosis.breakdown, data.diagnosis.ceiling
-    proof = data.tuning.proof if data.tuning is not None else None
-    tiles: list[tuple[str, str, str]] = []
-    if proof is None or proof.baseline_rate is None:  # else the quality check's figures, measured alternately
-        step = format.seconds(breakdown.step_seconds)
-        spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
-        if breakdown.spread is not None and spread:
-            step = format.middle(breakdown.spread)
-        rate = format.rate(breakdown.samples_per_second)
-        tiles.append(("step time", step, f"95% CI {spread}" if spread else ""))
-        tiles.append(("throughput", rate, format.count(breakdown.num_steps, noun="step")))
+    step = format.seconds(breakdown.step_seconds)
+    spread = format.bounds(breakdown.spread) if breakdown.spread is not None else ""
+    if breakdown.spread is not None and spread:
+        step = format.middle(breakdown.spread)
+    rate = format.rate(breakdown.samples_per_second)
+    tiles = [
+        ("step time", step, f"95% CI {spread}" if spread else ""),
+        ("throughput", rate, format.count(breakdown.num_steps, noun="step")),
+    ]
     if ceiling.free_batches is not None:
         gain = format.ratio(breakdown.step_seconds / ceiling.free_batches) if ceiling.free_batches > 0 else ""
         tiles.append(("with instant data loading", format.seconds(ceiling.free_batches), gain))
-    if proof is not None and proof.baseline_rate is not None and proof.plan_rate is not None:
-        tiles.append(("baseline", format.rate(proof.baseline_rate), "the unmodified script"))
-        tiles.append(("tuned", format.rate(proof.plan_rate), format.speedup(proof.speedup)))
-    if proof is not None and proof.target_speedup is not None:
-        tiles.append(("target reached sooner", format.ratio_interval(proof.target_speedup), "in whole runs"))
     return tiles
 
 
@@ -202,7 +257,7 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "kind": finding.kind,
         "title": finding.title,
         "recoverable": format.seconds(finding.recoverable),
-        "evidence": f"confirmed by {finding.confirmed_by}"
+        "evidence": "confirmed by another run with only this changed"
         if finding.confirmed_by
         else "estimated from this run only",
         "interval": format.bounds(finding.interval) if finding.interval is not None else "",
@@ -259,7 +314,7 @@ def _proof(proof: Proof) -> dict[str, object]:
         "guarantee": proof.guarantee,
         "speedup": format.speedup(proof.speedup),
         "measured": [_both(sides) for sides in proof.measured],
-        "checks": [(check.what, state_of(check, proof), check.text) for check in proof.checks],
+        "checks": [(check.what, state_of(check, proof.verdict), check.text) for check in proof.checks],
         "dropped": list(taken_out(proof).items()),
     }
 

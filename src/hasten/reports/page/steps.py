@@ -1,80 +1,69 @@
-"""Draw where the step goes, how long steps take over the run, and what a sample costs to load."""
+"""Show where the step goes, how long steps take over the run, and what a sample costs to load."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hasten import format
-from hasten.records import PHASES, Diagnosis, LoaderFacts, Phase, Run, Step
-from hasten.reports.page.chart import NARROW, Chart, Spec, aria_label, colors, draw, named_rows, short
+from hasten.records import PHASES, Breakdown, Diagnosis, LoaderFacts, Phase, Run, Step
+from hasten.reports.page.chart import Chart, Spec, aria_label, draw, named_rows, short
 
-SMALLEST = 0.002  # share of the step: less cannot be seen in a bar
+SMALLEST = 0.005  # share of the step; a smaller phase has no bar
+UNACCOUNTED = "unaccounted"
 MOST_POINTS = 400  # dots in the chart of step times: steps, or groups of steps
 NUM_SLOW = 12  # slow steps that are marked with their cause
 SLOW = 1.5  # times the median step
-REST = "rest"  # color of a step without phases
 
 
-def where_it_goes(run: Run, diagnosis: Diagnosis) -> Chart | None:
-    """The mean step by phase, and what it would be with instant data loading and with instant copies."""
-    breakdown, ceiling = diagnosis.breakdown, diagnosis.ceiling
-    step = breakdown.step_seconds
-    if not math.isfinite(step) or step <= 0:
-        return None
-    rows: list[dict[str, object]] = []
-    parts = [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
-    for order, (name, seconds) in enumerate(parts):
-        if seconds is None or not math.isfinite(seconds) or seconds < SMALLEST * step:
-            continue
-        text = f"{format.phase(name)}: {format.seconds(seconds)}, {format.share(seconds / step)} of the step"
-        rows.append({"bar": "now", "part": format.phase(name), "ms": 1e3 * seconds, "order": order, "label": text})
-    for bar, seconds in (("instant data loading", ceiling.free_batches), ("instant copies too", ceiling.free_copies)):
-        if seconds is not None and math.isfinite(seconds):
-            text = f"with {bar}: {format.seconds(seconds)} per step"
-            rows.append({"bar": bar, "part": "whole step", "ms": 1e3 * seconds, "order": 0, "label": text})
-    shown = [part for part in [*map(format.phase, PHASES), "unaccounted", "whole step"] if _has(rows, part)]
-    keys = {format.phase(name): name for name in PHASES} | {"unaccounted": "unaccounted", "whole step": REST}
-    bars = list(dict.fromkeys(str(row["bar"]) for row in rows))
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its length in percent of the longest, and its label."""
 
-    def spec(width: int) -> Spec:
-        return {
-            "width": width,
-            "height": 34 * len(bars) + (130 if width == NARROW else 70),  # with its legend
-            "data": {"values": rows},
-            "mark": {"type": "bar", "height": {"band": 0.72}},
-            "encoding": {
-                "y": named_rows("bar", bars, width),
-                "x": {
-                    "field": "ms",
-                    "type": "quantitative",
-                    "title": "ms per step",
-                    "axis": {"tickCount": width // 80},
-                },
-                "color": {
-                    "field": "part",
-                    "type": "nominal",
-                    "title": None,
-                    "scale": colors([keys[part] for part in shown], shown),
-                    "legend": {"orient": "bottom", "columns": 2 if width == NARROW else 6},
-                },
-                "order": {"field": "order", "type": "quantitative"},
-                "description": aria_label(),
-            },
-        }
-
-    caption = (
-        "The mean uninstrumented step. Phases are exclusive times on the training thread; phases that were not seen are left "
-        "out."
-    )
-    if len(bars) > 1:
-        caption += " Below it: the same script with its batches replayed from memory, or already on the device."
-    return draw("step", "Where the step goes", caption, spec)
+    width: float
+    label: str
 
 
-def _has(rows: Sequence[dict[str, object]], part: str) -> bool:
-    return any(row["part"] == part for row in rows)
+@dataclass(frozen=True)
+class PhaseRow:
+    """One phase: its bar in the baseline, and in the run with the plan if there is one."""
+
+    name: str
+    color: str
+    before: Bar
+    after: Bar | None
+
+
+def phase_rows(diagnosis: Diagnosis, after: Diagnosis | None) -> list[PhaseRow]:
+    """The rows of all phases that are large enough to be seen, in the order of a step."""
+    before = _seconds(diagnosis.breakdown)
+    now = _seconds(after.breakdown) if after is not None else None
+    step, tuned_step = sum(before.values()), sum(now.values()) if now is not None else 0.0
+    longest = max([*before.values(), *(now or {}).values()], default=0.0)
+    if step <= 0 or longest <= 0:
+        return []
+
+    def bar(seconds: float, whole: float) -> Bar:
+        label = f"{format.seconds(seconds)}, {format.share(seconds / whole)}" if whole > 0 else ""
+        return Bar(width=round(100 * seconds / longest, 1), label=label)
+
+    return [
+        PhaseRow(
+            name=format.phase(name),
+            color=name,
+            before=bar(seconds, step),
+            after=None if now is None else bar(now.get(name, 0.0), tuned_step),
+        )
+        for name, seconds in before.items()
+        if max(seconds, (now or {}).get(name, 0.0)) >= SMALLEST * step
+    ]
+
+
+def _seconds(breakdown: Breakdown) -> dict[str, float]:
+    parts = [*((name, breakdown.phases.get(name)) for name in PHASES), (UNACCOUNTED, breakdown.unaccounted)]
+    return {name: max(0.0, seconds) for name, seconds in parts if seconds is not None and math.isfinite(seconds)}
 
 
 def step_times(run: Run) -> Chart | None:

@@ -40,3 +40,20 @@ for (const drawing of document.querySelectorAll(".drawing")) {
     show(marks[at], box.left + box.width / 2, box.top + box.height / 2);
   });
 }
+
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  });
+}
+
+// Paper shows everything: what is folded is opened for printing, and a link into it opens it.
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));
+function openTarget() {
+  const target = location.hash && document.querySelector(location.hash);
+  for (let part = target && target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+openTarget();

@@ -1,0 +1,1 @@
+"""Callbacks that measure a framework's training loop with `hasten.measure()`."""
