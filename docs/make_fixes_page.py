@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parent / "fixes.md"
 ABOUT = {
     "Input": "On the way from the disk to the batch; for the validation loader as well.",
     "Precision": "Products in fewer bits. A script that chose a precision itself is left alone.",
-    "Execution": "The same mathematics, carried out otherwise.",
+    "Execution": "The same mathematics, executed differently.",
     "Recipe": "Other training dynamics: tried only with `--recipe`, and proven by `--metric`.",
 }
 HEAD = """\
@@ -33,7 +33,7 @@ What `hasten tune` tries and `hasten run` applies, from outside, to an unmodifie
 | guarantee | means |
 |---|---|
 | identical | the same batches and the same arithmetic. Where samples draw random numbers, another number of workers or another loader draws others, and the loss is held against the script's own seeds |
-| rounding | the same mathematics, rounded otherwise |
+| rounding | the same mathematics, rounded differently |
 | precision | fewer bits |
 | recipe | other training dynamics |
 

@@ -3,6 +3,7 @@
 import doctest
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -134,6 +135,28 @@ def test_a_loader_made_from_a_dataloader_gives_the_same_batches(arguments):
     assert ours.cache == "1 MiB"
 
 
+def test_what_is_given_replaces_what_contradicts_it():
+    of = DataLoader(Numbers(), batch_size=4, num_workers=2, prefetch_factor=3, persistent_workers=True)
+    alone = hasten.Loader.from_dataloader(of, num_workers=0, shuffle=True, batch_size=5)
+    assert sorted(row for batch in alone for [row] in batch.tolist()) == [*map(float, range(10))]
+    assert (alone.num_workers, alone.batch_size) == (0, 5)
+    batches = hasten.Loader.from_dataloader(of, num_workers=0, batch_sampler=[[1, 2]])
+    assert [batch.tolist() for batch in batches] == [[[1.0], [2.0]]]
+    again = hasten.Loader.from_dataloader(hasten.Loader(Numbers(), 4, cache="1 MiB", pixels="close"))
+    assert (again.cache, again.pixels) == ("1 MiB", "close")
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+
+def test_a_loader_of_a_stream_is_made_too():
+    ours = hasten.Loader.from_dataloader(DataLoader(Stream(), batch_size=2))
+    with pytest.warns(UserWarning, match="falls back"):
+        assert [batch.tolist() for batch in ours] == [[0, 1], [2, 3], [4]]
+
+
 # --------------------------------------------------------------------------------------------------- callbacks
 
 
@@ -212,13 +235,35 @@ def test_a_callback_measures_the_hugging_face_trainer(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_fault_of_the_measurement_does_not_stop_a_training(capsys, monkeypatch):
+    from hasten.integrations.measuring import MeasuredTraining
+
+    training = MeasuredTraining()
+    monkeypatch.setattr("hasten.integrations.measuring.measure", lambda: 1 / 0)
+    training.start()
+    training.end()
+    assert "hasten: the training is not measured (division by zero)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_hooks_of_a_training_that_failed_are_gone_with_its_callback():
+    from hasten.integrations.measuring import MeasuredTraining
+
+    training = MeasuredTraining()
+    training.start()
+    assert torch.Tensor.backward.__module__ != "torch._tensor" or hasattr(torch.Tensor.backward, "__wrapped__")
+    del training
+    assert not hasattr(torch.Tensor.backward, "__wrapped__")
+
+
+@pytest.mark.slow
 def test_a_training_that_is_too_short_to_measure_is_not_stopped_by_its_callback(capsys):
     pytest.importorskip("lightning")
     from hasten.integrations.lightning import MeasureCallback
 
     callback = MeasureCallback()
     callback.on_train_start()
-    callback.on_train_end()
+    callback.on_train_end(SimpleNamespace(is_global_zero=True))
     assert callback.result is None and "hasten: no optimizer step was seen" in capsys.readouterr().err
 
 

@@ -36,7 +36,8 @@ def test_the_tools_describe_themselves():
     assert {*tools} == {"diagnose", "tune", "prove", "report", "explain"}
     assert all(tool.description and tool.output_schema for tool in tools.values())
     assert {*tools["diagnose"].input_schema["required"]} == {"command", "directory"}
-    assert tools["diagnose"].annotations.read_only_hint and not tools["tune"].annotations.read_only_hint
+    reading = {name for name, tool in tools.items() if tool.annotations.read_only_hint}
+    assert reading == {"report", "explain"}, "the others run what the model gives them"
 
 
 def test_a_finding_is_explained_over_standard_input_and_output():
@@ -65,6 +66,7 @@ def test_saved_results_are_reported_as_structures(tmp_path):
     [
         ("diagnose", {"command": "nothing.py"}, "no such script: nothing.py"),
         ("report", {}, "no saved run here"),
+        ("diagnose", {"command": "train.py 'open"}, "is not a valid command line (No closing quotation)"),
         ("prove", {"new": "a.py"}, "give either `old` or `revision`"),
         ("diagnose", {"command": "train.py", "directory": "/nowhere"}, "no such directory: /nowhere"),
     ],
@@ -72,6 +74,11 @@ def test_saved_results_are_reported_as_structures(tmp_path):
 def test_what_is_wrong_comes_back_as_the_commands_own_line(tmp_path, tool, arguments, says):
     result = ask(tool, {"directory": str(tmp_path), **arguments})
     assert result.is_error and says in result.content[0].text
+
+
+def test_modules_of_the_users_folder_do_not_take_the_place_of_pythons(tmp_path):
+    write(tmp_path / "statistics.py", "raise SystemExit('the wrong one')")
+    assert "no saved run here" in ask("report", {"directory": str(tmp_path)}).content[0].text
 
 
 def test_a_failing_script_comes_back_with_the_end_of_its_output(tmp_path):

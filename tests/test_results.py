@@ -181,8 +181,14 @@ def test_results_are_listed_with_the_newest_first_and_without_a_tunings_own_runs
 
 def test_the_result_before_the_last_one_has_a_name(ask, kept):
     os.utime(keep(kept, msgspec.structs.replace(full_run(), id="20200101-000000-aa")), (1e9, 1e9))
-    assert json.loads(ask("report", "--json", "last~2").stdout)["run"]["id"] == "20200101-000000-aa"
-    assert "only 3 are saved here" in said(ask("report", "last~3"))
+    assert json.loads(ask("report", "--json", "last~1").stdout)["run"]["id"] == "20200101-000000-aa"
+    assert "only 2 are saved here" in said(ask("report", "last~2")), "a tuning run's own runs are no results"
+
+
+def test_an_empty_name_is_not_the_last_run(ask, kept):
+    assert ask("report", "").returncode == 2
+    for names in (("", "last"), ("last", "last,")):
+        assert "a name is empty" in said(ask("compare", *names))
 
 
 def test_a_page_needs_no_name_and_is_opened(ask, kept, monkeypatch):
@@ -193,6 +199,21 @@ def test_a_page_needs_no_name_and_is_opened(ask, kept, monkeypatch):
     assert opened == [(kept / ".hasten/runs/20260305-141502-77/report.html").as_uri()]
     mistaken = ask("report", "--html", "20260305-141502-77")
     assert mistaken.returncode == 2 and "use `hasten report 20260305-141502-77 --html`" in said(mistaken)
+    assert "use `hasten report last --html`" in said(ask("report", "--html", "last"))
+
+
+def test_a_page_of_a_record_elsewhere_is_written_here(ask, kept, tmp_path):
+    record = kept / ".hasten" / "runs" / "20260305-141502-77" / "run.json"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "run.json").write_bytes(record.read_bytes())
+    assert ask("report", "elsewhere/run.json", "--html").stdout == "wrote hasten-20260305-141502-77.html\n"
+    assert os.listdir(tmp_path / "elsewhere") == ["run.json"]
+
+
+def test_a_machine_without_a_browser_is_told_so_beside_the_json(ask, kept, monkeypatch):
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    answer = ask("report", "--open", "--json")
+    assert json.loads(answer.stdout) and "no browser can be opened here" in answer.stderr
 
 
 def test_git_ignores_the_folder_of_results(tmp_path):
@@ -207,22 +228,36 @@ def test_clean_keeps_the_newest_results_with_the_runs_that_belong_to_them(ask, k
     for number in range(3):
         path = keep(kept, msgspec.structs.replace(full_run(), id=f"2020010{number}-000000-aa"))
         os.utime(path, (1e9 + number, 1e9 + number))
-    (kept / ".hasten" / "runs" / "being-measured").mkdir()
+    (kept / ".hasten" / "runs" / "20990101-000000-bb").mkdir()  # being measured
+    (kept / ".hasten" / "runs" / "mine").mkdir()
+    os.utime(kept / ".hasten" / "runs" / "mine", (1e9, 1e9))
     (kept / "hasten.toml").write_text("[fixes]")
     assert "would delete .hasten/runs/20200100-000000-aa" in ask("clean", "--keep", "2", "--dry-run").stdout
-    assert len(os.listdir(kept / ".hasten" / "runs")) == 5
+    assert len(os.listdir(kept / ".hasten" / "runs")) == 6
     answer = ask("clean", "--keep", "2")
     assert answer.returncode == 0 and answer.stdout.count("deleted ") == 2
     left = sorted(os.listdir(kept / ".hasten" / "runs"))
-    assert left == ["20200102-000000-aa", "20260305-141502-77", "being-measured"]
+    assert left == ["20200102-000000-aa", "20260305-141502-77", "20990101-000000-bb", "mine"]
     assert ask("report").returncode == 0 and (kept / "hasten.toml").exists()
-    assert "nothing to delete: 3 results" in ask("clean").stdout
+    assert "nothing to delete: 2 results" in ask("clean").stdout
 
 
-def test_clean_deletes_the_cache_only_if_asked(ask, kept, tmp_path, monkeypatch):
+def test_clean_leaves_a_search_that_goes_on(ask, kept):
+    path = kept / ".hasten" / "tunings" / "20260305-150000-78-tune" / "tuning.json"
+    running = msgspec.structs.replace(search(full_run()), state="running")
+    path.write_bytes(to_json(running))
+    assert "nothing to delete" in ask("clean", "--keep", "0").stdout and path.exists()
+    os.utime(path, (1e9, 1e9))  # it was killed long ago
+    assert ask("clean", "--keep", "0").returncode == 0 and not path.exists()
+
+
+def test_clean_deletes_of_the_cache_folder_only_what_hasten_keeps_there(ask, kept, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "sample").write_bytes(b"x" * 2048)
+    for name in ("memo", "xrays-v2-192", ".xrays-v2-192-scratch"):
+        (cache / name).mkdir(parents=True)
+    (cache / "memo" / "sample").write_bytes(b"x" * 2048)
+    (cache / "thesis.txt").write_text("of somebody")
     monkeypatch.setenv("HASTEN_CACHE", str(cache))
-    assert ask("clean", "--keep", "0").returncode == 0 and cache.exists()
-    assert f"deleted {cache} (2.0 KiB)" in ask("clean", "--cache").stdout and not cache.exists()
+    assert ask("clean", "--keep", "0").returncode == 0 and len(os.listdir(cache)) == 4
+    assert f"deleted {cache / 'memo'} (2.0 KiB)" in ask("clean", "--cache").stdout
+    assert os.listdir(cache) == ["thesis.txt"]

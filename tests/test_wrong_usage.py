@@ -47,7 +47,7 @@ USAGES = [
     (["run", "--set", "num_workers", "ok.py"], "--set num_workers has no value; write --set num_workers=VALUE"),
     (["run", "--set", "bf16=maybe", "ok.py"], 'invalid value for bf16: "maybe"; use true or false'),
     (["run", "--set", "bf61=true", "ok.py"], "did you mean bf16?"),
-    (["run", "--set", "cache=lots", "ok.py"], 'a size as "8 GiB", "500 MB" or "50%"'),
+    (["run", "--set", "cache=lots", "ok.py"], 'a size such as "8 GiB", "500 MB" or "50%"'),
     (["run", "--set", "cache=8", "ok.py"], "invalid value for cache: 8"),
     (
         ["run", "--set", "num_workers=-1", "ok.py"],

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hasten.errors import CommandError
 from hasten.launch.results import RESULTS
 from hasten.result import Diagnosed, Tuned
 from hasten.tuning.plan import NAME, Plan, read_plan
@@ -139,5 +140,8 @@ def load_plan(path: str | Path = NAME) -> Plan:
 
 def _words(command: str | Sequence[str]) -> tuple[list[str], bool]:
     """The words of a command line, and whether they name a module."""
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    try:
+        words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    except ValueError as error:
+        raise CommandError(f"{command!r} is not a valid command line ({error})") from None
     return (words[1:], True) if words[:1] == ["-m"] else (words, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -100,7 +101,7 @@ class Diagnosed(Result):
     """A diagnosed script.
 
     Attributes:
-        path: the folder of the saved run.
+        path: the folder of the saved result.
     """
 
     def __init__(self, record: Run, path: Path) -> None:
@@ -147,6 +148,9 @@ class Tuned(Diagnosed):
 
         content = PageInput(run=self.record, diagnosis=self.diagnosis, tuning=self.tuning)
         return _write(Path(path), page(content).encode())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def _print(self, console: Console) -> None:
         from hasten.reports.tuning import print_tuning

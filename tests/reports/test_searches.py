@@ -23,7 +23,12 @@ COMPARISON = Comparison(
 def tuned(console):
     record = ".hasten/tunings/20260305-150000-78-tune/tuning.json"
     print_tuning(
-        search(full_run()), console=console, record=record, plan="hasten.toml", next="hasten run train.py --lr 0.1"
+        search(full_run()),
+        console=console,
+        record=record,
+        plan="hasten.toml",
+        next="hasten run train.py --lr 0.1",
+        details="hasten report -v",
     )
 
 

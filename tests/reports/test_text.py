@@ -35,7 +35,8 @@ def card(case, *, verbose=False, **options) -> str:
     run, diagnosis = case
     paper = Paper(**options)
     record, next = ".hasten/runs/20260305-141502/run.json", "hasten tune train.py"
-    print_diagnosis(run, diagnosis, console=paper.console, record=record, verbose=verbose, next=next)
+    details = "" if verbose else "hasten report -v"
+    print_diagnosis(run, diagnosis, console=paper.console, record=record, verbose=verbose, next=next, details=details)
     return paper.text
 
 
@@ -147,7 +148,7 @@ def test_the_costliest_finding_comes_first_whatever_their_order(cases):
 def test_a_finding_without_evidence_or_place_is_still_told(cases):
     run, diagnosis = cases["healthy"]
     bare = msgspec.structs.replace(diagnosis, findings=(Finding(kind="sync", title="Sync points", recoverable=0.0),))
-    assert re.search(r"1\. Sync points +~0 ms per step \(0%\)\n +\[estimated\]\n", card((run, bare)))
+    assert re.search(r"1\. Sync points +~0 ms per step \(0%\)\n +\[sync, estimated\]\n", card((run, bare)))
 
 
 def test_a_device_that_was_trained_on_is_never_no_gpu(cases):

@@ -45,7 +45,8 @@ start with:
 
 exit codes:
   0 success   1 slower or worse (compare, prove)   2 wrong usage   3 inconclusive (compare --strict)
-  130 interrupted   otherwise the exit code of your script, if it failed
+  130 interrupted   128 + N: your script was ended by signal N
+  otherwise the exit code of your script, if it failed
 """
 # What people type who know other tools.
 OTHER_NAMES = {
@@ -165,6 +166,8 @@ def _unknown_option(word: str, command: str, commands: Mapping[str, argparse.Arg
     if not word.startswith("-"):
         return f"{command} does not take another argument: {word}; see `hasten {command} --help`"
     option = word.partition("=")[0]
+    if option in _options_of(commands[command]):
+        return f"put {option} after the command: `hasten {command} {option} ...`"
     having = [name for name, parser in commands.items() if option in _options_of(parser)]
     if having:
         return f"{command} has no option {option}; `hasten {having[0]}` has it"

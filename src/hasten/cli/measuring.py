@@ -16,6 +16,7 @@ from hasten.cli.parts import (
     command_of,
     console,
     hasten_line,
+    more,
     print_json,
 )
 from hasten.launch.results import RESULTS
@@ -116,5 +117,6 @@ def _diagnose(args: argparse.Namespace) -> int:
             record=str(folder / "run.json"),
             verbose=args.verbose,
             next=hasten_line("tune", run.command),
+            details=more(verbose=args.verbose),
         )
     return 0

@@ -168,6 +168,13 @@ def hasten_line(command: str, words: Sequence[str], *options: str) -> str:
     return shlex.join(["hasten", command, *options, *words])
 
 
+def more(run: str = "", *, verbose: bool = False) -> str:
+    """The commands that show more of a result; "" if it was shown in full. `run`: its name, unless it is the last."""
+    return (
+        "" if verbose else f"hasten report{run and ' '}{run} -v, or as a page: hasten report{run and ' '}{run} --open"
+    )
+
+
 def print_error(line: str) -> None:
     """Print a line to standard error, without control characters."""
     print("hasten:", legible(line, keep="\n\t"), file=sys.stderr)

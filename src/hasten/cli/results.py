@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import time
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_subcommand, add_verbose, console, hasten_line, percent, print_json
-from hasten.cli.saved import Saved, find_saved, saved_lines
+from hasten.cli.parts import add_subcommand, add_verbose, console, hasten_line, more, percent, print_error, print_json
+from hasten.cli.saved import Saved, find_saved, path_of, saved_lines
 from hasten.cli.tuning import next_after_tuning
 from hasten.errors import CommandError, DirectoryError
 from hasten.launch.results import RESULTS
@@ -25,7 +26,7 @@ BESIDE_THE_RECORD = Path("<beside the record>")
 PAGE = "report.html"
 GUARANTEES = {  # as in docs/fixes.md
     "identical": "the same batches and the same arithmetic",
-    "rounding": "the same mathematics, rounded otherwise",
+    "rounding": "the same mathematics, rounded differently",
     "precision": "fewer bits",
     "recipe": "other training dynamics",
 }
@@ -57,7 +58,7 @@ def add_report(subparsers: Subparsers) -> None:
         const=BESIDE_THE_RECORD,
         type=Path,
         metavar="FILE",
-        help=f"write an HTML page that opens offline [default: {PAGE} beside the record]",
+        help=f"write an HTML page that opens offline [default: {PAGE} next to the record]",
     )
     parser.add_argument("--open", action="store_true", help="write the page and open it in a browser")
     add_verbose(parser)
@@ -71,10 +72,11 @@ def _report(args: argparse.Namespace) -> int:
 
     if args.list:
         return _list(as_json=args.json)
-    if args.saved is None and args.html is not None and (RESULTS / "runs" / args.html).is_dir():
-        raise CommandError(f"{args.html} is a saved run; use `hasten report {args.html} --html`")
+    name = "" if args.html in (None, BESIDE_THE_RECORD) else str(args.html)
+    if args.saved is None and "." not in name and path_of(name, RESULTS) is not None:
+        raise CommandError(f"{name} is a saved run; use `hasten report {name} --html`")
     saved = find_saved(args.saved, root=RESULTS)
-    page: Path = saved.path.with_name(PAGE) if args.html in (None, BESIDE_THE_RECORD) else args.html
+    page = Path(name) if name else _default_page(saved)
     if args.open or args.html is not None:
         args.html = page
     files: dict[str, Callable[[], str]] = {
@@ -99,22 +101,45 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
+def _default_page(saved: Saved) -> Path:
+    """The page's file: in the folder of a saved result, else in the working directory."""
+    here = saved.path.parent
+    is_ours = here.parent.name in ("runs", "tunings")
+    return (Path(os.path.relpath(here)) / PAGE) if is_ours else Path(f"hasten-{saved.run.id}.html")
+
+
 def _print(saved: Saved, *, verbose: bool) -> None:
     from hasten.measurement.diagnose import diagnose
     from hasten.reports.text import print_diagnosis
     from hasten.reports.tuning import print_tuning
 
-    record = str(saved.path)
+    record = os.path.relpath(saved.path)
+    last = path_of("last", RESULTS)
+    name = "" if last is not None and last.resolve() == saved.path else saved.path.parent.name
+    details = more(name, verbose=verbose)
     if saved.tuning is not None:
-        next = next_after_tuning(saved.tuning)
         print_tuning(
-            saved.tuning, console=console(), followed=saved.followed, record=record, verbose=verbose, next=next
+            saved.tuning,
+            console=console(),
+            followed=saved.followed,
+            record=record,
+            verbose=verbose,
+            next=next_after_tuning(saved.tuning),
+            details=details,
         )
     if saved.tuning is None or verbose:
         if saved.tuning is not None:
             print("\nThe unmodified script, measured before its tuning:\n")
         next = hasten_line("tune", saved.run.command) if saved.tuning is None else ""
-        print_diagnosis(saved.run, diagnose(saved.run), console=console(), record=record, verbose=verbose, next=next)
+        print_diagnosis(
+            saved.run,
+            diagnose(saved.run),
+            console=console(),
+            record=record,
+            verbose=verbose,
+            next=next,
+            details="" if saved.tuning is not None else details,
+        )
 
 
 def _list(*, as_json: bool) -> int:
@@ -139,7 +164,7 @@ def _list(*, as_json: bool) -> int:
 
 def _open(page: Path) -> None:
     if not webbrowser.open(page.resolve().as_uri()):
-        print(f"no browser can be opened here; copy {page} to a machine that has one")
+        print_error(f"no browser can be opened here; copy {page} to a machine that has one")
 
 
 def _page(saved: Saved) -> str:
@@ -199,6 +224,8 @@ def _compare(args: argparse.Namespace) -> int:
     from hasten.diagnosis.compare import compare
     from hasten.reports.text import print_comparison
 
+    if not all(name for names in (args.old, args.new) for name in names.split(",")):
+        raise CommandError("a name is empty; give runs as in `hasten compare OLD NEW`, or a,b,c d,e,f")
     old, new = ([find_saved(name, root=RESULTS).run for name in names.split(",")] for names in (args.old, args.new))
     commands = {run.command for run in (*old, *new)}
     if len(commands) > 1 and not args.force:

@@ -35,10 +35,10 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     """The run or tuning run of this name, or the last one. Raises RecordError if there is none or it cannot be read."""
     from hasten.records import Tuning, from_json
 
-    path = _named(saved or "last", root)
+    path = _named("last" if saved is None else saved, root).resolve()
     if path.name != TUNING:
         return Saved(path=path, run=_run(path))
-    tuning = from_json(Tuning, path.read_bytes(), source=str(path))
+    tuning = from_json(Tuning, _read(path), source=str(path))
     if not tuning.runs:
         raise RecordError(f"{path} contains no run; tune again")
     runs = path.parent.parent.parent / "runs"
@@ -86,16 +86,39 @@ def nearest_run(tuning: Tuning) -> tuple[str | None, Settings]:
 def _run(path: Path) -> Run:
     from hasten.records import Run, from_json
 
-    run = from_json(Run, path.read_bytes(), source=str(path))
+    run = from_json(Run, _read(path), source=str(path))
     if not run.steps:
         raise RecordError(f"{path} contains no steps; measure again")
     return run
 
 
-def saved_paths(root: Path) -> list[Path]:
-    """The records of all results, the newest first; a tuning run ends after its own runs."""
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def results(root: Path) -> list[Path]:
+    """The records of all results, the newest first, without the runs that tuning runs are made of."""
     found = [*(root / "runs").glob(f"*/{RUN}"), *(root / "tunings").glob(f"*/{TUNING}")]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    inner = {id for path in found if path.name == TUNING for id in runs_of(path)}
+    times: dict[Path, int] = {}
+    for path in found:
+        if path.name == TUNING or path.parent.name not in inner:
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                times[path] = path.stat().st_mtime_ns
+    return sorted(times, key=lambda path: times[path], reverse=True)
+
+
+def runs_of(tuning: Path) -> tuple[str, ...]:
+    """The ids of the runs that a tuning run is made of; none if its record cannot be read."""
+    from hasten.records import Tuning, from_json
+
+    try:
+        return from_json(Tuning, tuning.read_bytes(), source=str(tuning)).runs
+    except (RecordError, OSError):
+        return ()
 
 
 @dataclass(frozen=True)
@@ -109,41 +132,46 @@ class Line:
 
 
 def saved_lines(root: Path) -> Iterator[Line]:
-    """A line for each saved result, the newest first; the runs that a tuning run made for itself have none."""
+    """A line for each result, the newest first."""
     from hasten.measurement.diagnose import diagnose
     from hasten.records import Tuning, from_json
     from hasten.reports.tuning import headline
 
-    inner: set[str] = set()
-    for path in saved_paths(root):
-        when = path.stat().st_mtime
+    for path in results(root):
+        name, when, command = path.parent.name, path.stat().st_mtime, ()
         try:
             if path.name == TUNING:
                 tuning = from_json(Tuning, path.read_bytes(), source=str(path))
-                inner.update(tuning.runs)
-                yield Line(path.parent.name, when, tuning.command, f"Tuned: {headline(tuning)}")
-            elif path.parent.name not in inner:
+                command, result = tuning.command, f"Tuned: {headline(tuning)}"
+            else:
                 run = _run(path)
-                yield Line(path.parent.name, when, run.command, diagnose(run).verdict)
+                command, result = run.command, diagnose(run).verdict
         except (RecordError, OSError) as error:
-            yield Line(path.parent.name, when, (), f"cannot be read: {error}")
+            result = f"cannot be read: {error}"
+        yield Line(name, when, command, result)
+
+
+def path_of(saved: str, root: Path) -> Path | None:
+    """The record of this name: a file, a folder, an id, `last` or `last~N`; None if there is none."""
+    given = Path(saved)
+    places = [given, given / RUN, given / TUNING, root / "runs" / saved / RUN, root / "tunings" / saved / TUNING]
+    found = next((path for path in places if saved and path.is_file()), None)
+    last = re.fullmatch(r"last(?:~(\d+))?", saved)
+    if found is None and last is not None:
+        kept, back = results(root), int(last[1] or 0)
+        return kept[back] if back < len(kept) else None
+    return found
 
 
 def _named(saved: str, root: Path) -> Path:
-    given = Path(saved)
-    if given.suffix == ".py" and given.is_file():
+    if saved.endswith(".py") and Path(saved).is_file():
         raise RecordError(f"{saved} is a script, not a saved run; `hasten diagnose {saved}` measures it")
-    places = [given, given / RUN, given / TUNING, root / "runs" / saved / RUN, root / "tunings" / saved / TUNING]
-    for path in places:
-        if path.is_file():
-            return path
-    last = re.fullmatch(r"last(?:~(\d+))?", saved)
-    kept = saved_paths(root)
-    if last is None:
-        raise RecordError(f"no such run: {saved}; `hasten report --list` lists the saved runs")
-    if not kept:
-        raise RecordError("no saved run here; `hasten diagnose SCRIPT` makes one")
-    back = int(last[1] or 0)
-    if back >= len(kept):
-        raise RecordError(f"no such run: {saved}; only {len(kept)} are saved here")
-    return kept[back]
+    found = path_of(saved, root)
+    if found is not None:
+        return found
+    if saved.startswith("last"):
+        number = len(results(root))
+        if not number:
+            raise RecordError("no saved run here; `hasten diagnose SCRIPT` makes one")
+        raise RecordError(f"no such run: {saved}; only {number} are saved here")
+    raise RecordError(f"no such run: {saved or repr(saved)}; `hasten report --list` lists the saved runs")

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.cli.parts import add_measuring, add_subcommand, add_verbose, console, positive, print_json, time_span
+from hasten.cli.parts import (
+    add_measuring,
+    add_subcommand,
+    add_verbose,
+    console,
+    more,
+    positive,
+    print_json,
+    time_span,
+)
 from hasten.errors import CommandError
 from hasten.launch.results import RESULTS
 
@@ -200,11 +209,26 @@ def _print(tested: _Tested, *, verbose: bool) -> None:
     if tested.tuning is not None:
         record = str(RESULTS / "tunings" / tested.tuning.id / "tuning.json")
         print(f"Before: {diagnosis.verdict}\n")
-        print_tuning(tested.tuning, console=console(), record=record, verbose=verbose, next=OWN_SCRIPT)
+        print_tuning(
+            tested.tuning,
+            console=console(),
+            record=record,
+            verbose=verbose,
+            next=OWN_SCRIPT,
+            details=more(tested.tuning.id, verbose=verbose),
+        )
     if tested.tuning is None or verbose:
         print()
         record = str(tested.folder / "run.json")
-        print_diagnosis(tested.run, diagnosis, console=console(), record=record, verbose=verbose, next=OWN_SCRIPT)
+        print_diagnosis(
+            tested.run,
+            diagnosis,
+            console=console(),
+            record=record,
+            verbose=verbose,
+            next=OWN_SCRIPT,
+            details="" if tested.tuning is not None else more(tested.folder.name, verbose=verbose),
+        )
     print()
 
 

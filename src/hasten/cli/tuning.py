@@ -16,6 +16,7 @@ from hasten.cli.parts import (
     command_of,
     console,
     hasten_line,
+    more,
     print_error,
     print_json,
     time_span,
@@ -109,6 +110,7 @@ def _tune(args: argparse.Namespace, *, resume: bool | None = None) -> int:
             record=str(record),
             verbose=args.verbose,
             next=next_after_tuning(tuning, args.plan),
+            details=more(verbose=args.verbose),
         )
     return 0
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import re
 import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten import format
 from hasten.cli.parts import add_subcommand, print_json, whole
-from hasten.cli.saved import RUN, TUNING, saved_paths
-from hasten.errors import CommandError
+from hasten.cli.saved import RUN, TUNING, results, runs_of
+from hasten.errors import CommandError, DirectoryError, RecordError
 from hasten.folders import cache_folder
 from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
     from hasten.cli.parts import Subparsers
 
+OURS = re.compile(r"\d{8}-\d{6}-\w+(-tune)?")  # the folder of a result
 UNFINISHED = 86400.0  # seconds after which a folder without a record is not one of a run in progress
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -37,56 +40,76 @@ def add_clean(subparsers: Subparsers) -> None:
         "--keep", type=whole, default=5, metavar="N", help="number of results to keep, the newest [default: 5]"
     )
     parser.add_argument(
-        "--cache", action="store_true", help="also delete the cache folder: generated images, samples of disk caches"
+        "--cache",
+        action="store_true",
+        help="also delete what is in the cache folder: generated images, samples of disk caches",
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
 def _clean(args: argparse.Namespace) -> int:
-    doomed = _old_results(RESULTS, keep=args.keep)
-    if args.cache and cache_folder().is_dir():
-        doomed.append(cache_folder())
-    sizes = [_size(folder) for folder in doomed]
-    if not args.dry_run:
-        for folder in doomed:
+    doomed = [*_old_results(RESULTS, keep=args.keep), *(_cached() if args.cache else ())]
+    deleted: list[Path] = []
+    size = 0
+    for folder in doomed:
+        before = _size(folder)
+        if not args.dry_run:
             shutil.rmtree(folder, ignore_errors=True)
+        if args.dry_run or not folder.exists():
+            deleted.append(folder)
+            size += before
+            if not args.json:
+                print(f"{'would delete' if args.dry_run else 'deleted'} {folder} ({format.size(before)})")
     if args.json:
-        print_json({"deleted": [str(folder) for folder in doomed], "bytes": sum(sizes), "dry_run": args.dry_run})
-        return 0
-    from hasten import format
-
-    for folder, size in zip(doomed, sizes):
-        print(f"{'would delete' if args.dry_run else 'deleted'} {folder} ({format.size(size)})")
-    if not doomed:
-        print(f"nothing to delete: {format.count(len(saved_paths(RESULTS)), noun='result')} in {RESULTS}")
+        print_json({"deleted": [str(folder) for folder in deleted], "bytes": size, "dry_run": args.dry_run})
+    elif not doomed:
+        print(f"nothing to delete: {format.count(len(results(RESULTS)), noun='result')} in {RESULTS}")
+    left = [str(folder) for folder in doomed if folder not in deleted]
+    if left:
+        raise DirectoryError(f"cannot delete {', '.join(left)}; check the permissions")
     return 0
 
 
 def _old_results(root: Path, *, keep: int) -> list[Path]:
-    """The folders of all results but the newest `keep`, and without the runs that a kept tuning run is made of."""
-    from hasten.errors import RecordError
-    from hasten.records import Tuning, from_json
-
-    paths = saved_paths(root)
-    inner: dict[Path, set[str]] = {}  # the runs of each tuning run
-    for path in paths:
-        inner[path] = set()
-        if path.name == TUNING:
-            with contextlib.suppress(RecordError, OSError):
-                inner[path] = {*from_json(Tuning, path.read_bytes(), source=str(path)).runs}
-    of_tunings = {id for ids in inner.values() for id in ids}
-    results = [path for path in paths if path.name == TUNING or path.parent.name not in of_tunings]
-    kept = {path.parent for path in results[:keep]} | {
-        root / "runs" / id for path in results[:keep] for id in inner[path]
-    }
-    folders = [*(root / "runs").glob("*"), *(root / "tunings").glob("*")]
-    return sorted(folder for folder in folders if folder not in kept and not _is_being_made(folder))
+    """The folders of results that are not kept: neither among the newest `keep`, nor a part of one, nor in progress."""
+    kept = results(root)[:keep]
+    kept += [path for path in results(root)[keep:] if path.name == TUNING and _is_recent(path) and _is_running(path)]
+    folders = {path.parent for path in kept}
+    folders |= {root / "runs" / id for path in kept if path.name == TUNING for id in runs_of(path)}
+    return sorted(
+        folder
+        for folder in [*(root / "runs").glob("*"), *(root / "tunings").glob("*")]
+        if OURS.fullmatch(folder.name) and folder.is_dir() and folder not in folders and not _is_being_made(folder)
+    )
 
 
 def _is_being_made(folder: Path) -> bool:
-    """Whether a folder may be of a run in progress."""
+    """Whether a folder without a record may be of a run in progress."""
     finished = (folder / RUN).is_file() or (folder / TUNING).is_file()
-    return not finished and time.time() - folder.stat().st_mtime < UNFINISHED
+    return not finished and _is_recent(folder)
+
+
+def _is_running(tuning: Path) -> bool:
+    from hasten.records import Tuning, from_json
+
+    try:
+        return from_json(Tuning, tuning.read_bytes(), source=str(tuning)).state == "running"
+    except (RecordError, OSError):
+        return True
+
+
+def _is_recent(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime < UNFINISHED
+
+
+def _cached() -> list[Path]:
+    """What hasten keeps in its cache folder, which may be one that others use too."""
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:
+        raise DirectoryError(f"there is no cache folder ({error}); set HASTEN_CACHE") from None
+    found = [folder / "memo", *folder.glob("*-v[0-9]*-[0-9]*"), *folder.glob(".*-v[0-9]*-[0-9]*")]
+    return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
 
 def _size(folder: Path) -> int:

@@ -31,6 +31,21 @@ from hasten.devices import accelerator
 from hasten.errors import DeviceError
 
 T = TypeVar("T", covariant=True)
+OWN = (
+    "device",
+    "cache",
+    "disk_cache",
+    "pixels",
+    "workers",
+    "on_error",
+    "max_error_rate",
+)  # arguments beyond DataLoader's
+REPLACES = {  # an argument, and those of a DataLoader that it contradicts
+    "shuffle": ("sampler", "batch_sampler"),
+    "sampler": ("batch_sampler",),
+    "batch_size": ("batch_sampler",),
+    "batch_sampler": ("batch_size", "sampler", "drop_last"),
+}
 
 
 class Loader(DataLoader[T], Generic[T]):
@@ -135,8 +150,9 @@ class Loader(DataLoader[T], Generic[T]):
         """Make a Loader of the same dataset, sampler, workers and collate function as a DataLoader.
 
         Args:
-            loader: the DataLoader; it is not changed.
-            **options: arguments of Loader that are added, or that replace the DataLoader's own.
+            loader: the DataLoader; it is not changed. Of a Loader, its own options are taken over, too.
+            **options: arguments of Loader that are added, or that replace the DataLoader's own. What contradicts them is
+                left out: the sampler if you give `shuffle`, for example.
 
         Example:
             >>> from torch.utils.data import DataLoader
@@ -144,7 +160,14 @@ class Loader(DataLoader[T], Generic[T]):
             >>> [batch.tolist() for batch in loader]
             [[0, 1, 2], [3, 4, 5]]
         """
-        return cls(**{**arguments_of(loader), **options})
+        arguments = arguments_of(loader)
+        for given, replaced in REPLACES.items():
+            if given in options:
+                for name in replaced:
+                    arguments.pop(name, None)
+        if options.get("num_workers", 1) == 0:
+            arguments.update(prefetch_factor=None, persistent_workers=False, timeout=0, multiprocessing_context=None)
+        return cls(**{**arguments, **options})
 
     def _options(self) -> LoaderOptions:
         device = self.device
@@ -239,6 +262,10 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
         "persistent_workers": loader.persistent_workers,
         "in_order": getattr(loader, "in_order", True),
     }
+    if isinstance(loader, Loader):
+        arguments.update({name: getattr(loader, name) for name in OWN})
+    if isinstance(loader.dataset, IterableDataset):
+        return {**arguments, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
     batches: object = loader.batch_sampler
     if type(batches) is BatchSampler and batches.sampler is loader.sampler:
         sizes = {"batch_size": batches.batch_size, "drop_last": batches.drop_last}

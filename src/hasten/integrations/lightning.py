@@ -44,10 +44,10 @@ class MeasureCallback(Callback):  # pyright: ignore[reportUntypedBaseClass, repo
         """Begin to measure."""
         self._training.start()
 
-    def on_train_end(self, *_: Any) -> None:
-        """End, and show the result."""
-        self._training.end()
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
+        """End; the first process shows its result."""
+        self._training.end(shows=trainer.is_global_zero)
 
-    def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """End without a result."""
-        self._training.end(exception)
+        self._training.end(failed=True)

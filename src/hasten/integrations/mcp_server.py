@@ -34,9 +34,12 @@ hasten measures PyTorch training scripts, finds what slows them down, and proves
 3. `prove` every edit: it compares the old with the new version, for speed and for what is learned.
 Never claim a speedup that was not proven. Let nothing else run on the machine meanwhile."""
 PROGRESS = re.compile(r"hasten: \[([\d:]+)(?: of about [\d:]+)?\] (.*)")
+LAST_LINES = 15  # of the script's output, in the message of a command that failed
 GRACE = 20.0  # seconds that a cancelled command gets to end its processes
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_RUNS = ToolAnnotations(read_only_hint=False, open_world_hint=True)  # a command that the model gives
+# As the console script does: `python -m` would put the user's folder, with a statistics.py perhaps, first on the path.
+_START = "import runpy, sys; sys.path.pop(0); runpy.run_module('hasten', run_name='__main__')"
 
 
 @dataclass
@@ -175,9 +178,9 @@ def make_server() -> MCPServer:
     """The server with its tools."""
     server = MCPServer("hasten", version=__version__, instructions=INSTRUCTIONS)
     for tool, kind in (
-        (diagnose, _READS),
-        (tune, _WRITES),
-        (prove, _READS),
+        (diagnose, _RUNS),
+        (tune, _RUNS),
+        (prove, _RUNS),
         (report, _READS),
         (explain, _READS),
     ):
@@ -192,7 +195,10 @@ async def _answer(words: list[str], command: str, directory: str, ctx: Context) 
     """The JSON of a command. Raises ToolError with its own message."""
     if not Path(directory).is_dir():
         raise ToolError(f"no such directory: {directory}")
-    argv = [sys.executable, "-m", "hasten", words[0], "--json", *words[1:], *shlex.split(command)]
+    try:
+        argv = [sys.executable, "-c", _START, words[0], "--json", *words[1:], *shlex.split(command)]
+    except ValueError as error:
+        raise ToolError(f"{command!r} is not a valid command line ({error})") from None
     printed: list[str] = []
     said: list[str] = []
     async with await anyio.open_process(argv, cwd=directory, stdin=subprocess.DEVNULL) as process:
@@ -208,7 +214,8 @@ async def _answer(words: list[str], command: str, directory: str, ctx: Context) 
     text = "".join(printed)
     if code not in (0, 1) or not text.startswith(("{", "[")):
         own = [line.removeprefix("hasten: ") for line in said if line.startswith("hasten: ")]
-        raise ToolError("\n".join([*own[-1:], *said[-15:-1]]) or f"{words[0]} ended with exit code {code}")
+        others = [line for line in said[-LAST_LINES:] if not line.startswith("hasten: ")]
+        raise ToolError("\n".join([*own[-1:], *others]) or f"{words[0]} ended with exit code {code}")
     return msgspec.json.decode(text)
 
 
@@ -221,7 +228,7 @@ async def _follow(stream: Any, into: list[str], ctx: Context) -> None:
     """Pass progress lines on to the client; keep all others, the script's output among them."""
     rest = ""
     async for text in TextReceiveStream(stream, errors="replace"):
-        *lines, rest = (rest + text).split("\n")
+        *lines, rest = re.split(r"[\r\n]", rest + text)  # a progress bar of the script ends its lines with \r
         for line in lines:
             progress = PROGRESS.match(line)
             if progress is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from pathlib import Path
 
 from hasten.errors import HastenError
@@ -19,28 +20,45 @@ class MeasuredTraining:
     def __init__(self, html: str | Path | None = None) -> None:
         self._html = html
         self._running: Measured | None = None
+        self._abandon: weakref.finalize[[Measured], MeasuredTraining] | None = None
         self.result: Measured | None = None
 
     def start(self) -> None:
-        """Begin to measure."""
-        self.end(RuntimeError("the training before this one did not end"))  # it failed where no callback says so
+        """Begin to measure; what an earlier training that failed has left is removed first."""
+        self.end(shows=False, failed=True)
         self.result = None
-        self._running = measure()
-        self._running.__enter__()
+        try:
+            running = measure()
+            running.__enter__()
+        except Exception as problem:
+            print(f"hasten: the training is not measured ({problem})", file=sys.stderr)
+            return
+        self._running = running
+        # Where a framework does not say that its training failed, the hooks go with the callback.
+        self._abandon = weakref.finalize(self, _abandoned, running)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """End, and show the result unless there was an error."""
+    def end(self, *, shows: bool = True, failed: bool = False) -> None:
+        """End, and keep the result unless the training failed; `shows`: print it, or write its page."""
         running, self._running = self._running, None
-        if running is None:
+        if running is None or self._abandon is None:
+            return
+        self._abandon.detach()
+        if failed:
+            _abandoned(running)
             return
         try:
-            running.__exit__(type(error) if error is not None else None, error, None)
-            if error is not None:
-                return
+            running.__exit__(None, None, None)
             self.result = running
-            if self._html is not None:
+            if shows and self._html is not None:
                 print(f"hasten: wrote {running.to_html(self._html)}", file=sys.stderr)
-            else:
+            elif shows:
                 print(running)
-        except HastenError as problem:  # too few steps, a folder that cannot be written: no reason to fail
+        except HastenError as problem:  # too few steps, a folder that cannot be written
             print(f"hasten: {problem}", file=sys.stderr)
+        except Exception as problem:
+            print(f"hasten: the result cannot be shown ({problem!r})", file=sys.stderr)
+
+
+def _abandoned(running: Measured) -> None:
+    error = RuntimeError("the training did not end")
+    running.__exit__(type(error), error, None)

@@ -41,6 +41,6 @@ class MeasureCallback(TrainerCallback):
         """Begin to measure."""
         self._training.start()
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """End, and show the result."""
-        self._training.end()
+    def on_train_end(self, _arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+        """End; the first process shows its result."""
+        self._training.end(shows=state.is_world_process_zero)

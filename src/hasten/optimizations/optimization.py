@@ -258,8 +258,8 @@ class Optimization:
         first = {
             "switch": ["true or false"],
             "number": [f"a whole number of {self.least} or more"],
-            "rate": ["a learning rate as 0.001"],
-            "size": ['a size as "8 GiB", "500 MB" or "50%"'],
+            "rate": ["a learning rate such as 0.001"],
+            "size": ['a size such as "8 GiB", "500 MB" or "50%"'],
             "word": [],
             "names": ['functions as "package.module:function", with commas between them'],
         }[self.kind]

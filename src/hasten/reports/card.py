@@ -263,7 +263,7 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
         if finding.where is not None:
             source = f": {finding.where.source}" if finding.where.source else ""
             reasons.append(f"{format.place(finding.where, directory=run.directory)}{source}")
-        sheet.paragraph((f"[{_evidence(finding)}] ", "dim"), *reasons[:1], lead=lead)
+        sheet.paragraph((f"[{finding.kind}, {_evidence(finding)}] ", "dim"), *reasons[:1], lead=lead)
         for reason in reasons[1:]:
             sheet.paragraph(reason, lead=lead)
         if finding.remedy:

@@ -13,14 +13,21 @@ from hasten.records import CheckLine, Comparison, Diagnosis, Interval, Run, Tuni
 from hasten.reports.card import FULL, SHORT, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name
-from hasten.reports.tuning import DETAILS, VERDICTS, add_next
+from hasten.reports.tuning import VERDICTS, add_next
 from hasten.stats import scaled
 
 _STATES = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
 
 
 def print_diagnosis(
-    run: Run, diagnosis: Diagnosis, *, console: Console, record: str = "", verbose: bool = False, next: str = ""
+    run: Run,
+    diagnosis: Diagnosis,
+    *,
+    console: Console,
+    record: str = "",
+    verbose: bool = False,
+    next: str = "",
+    details: str = "",
 ) -> None:
     """Print a diagnosis as a card.
 
@@ -31,10 +38,11 @@ def print_diagnosis(
         record: path of the saved run; "": it was not saved.
         verbose: whether to show everything, also what surrounds the measurement.
         next: the command to run next; "": not shown.
+        details: the command that shows more; "": not shown.
     """
     card = Sheet(console)
     add_card(card, run, diagnosis, detail=FULL if verbose else SHORT, record=record)
-    add_next(card, next, details="" if verbose or not record else DETAILS)
+    add_next(card, next, details=details)
     card.print()
 
 

@@ -28,9 +28,6 @@ VERDICTS: dict[ProofVerdict, str] = {"proven": "passed", "not proven": "not prov
 _STYLES: dict[ProofVerdict, str] = {"proven": "green", "not proven": "yellow", "broken": "red"}
 
 
-DETAILS = "hasten report -v, or as a page: hasten report --open"
-
-
 _BAR = 40  # columns of the faster side's bar
 
 
@@ -43,6 +40,7 @@ def print_tuning(
     followed: Sequence[PlannedRunRecord] = (),
     verbose: bool = False,
     next: str = "",
+    details: str = "",
 ) -> None:
     """Print a tuning run: its result, what made it, and the quality check.
 
@@ -54,6 +52,7 @@ def print_tuning(
         followed: runs with the plan since then, the last first.
         verbose: whether to show every trial and every check.
         next: the command to run next; "": not shown.
+        details: the command that shows more; "": not shown.
     """
     sheet = Sheet(console)
     result = headline(tuning)
@@ -79,7 +78,7 @@ def print_tuning(
         sheet.paragraph(plan, label="Plan")
     if record and verbose:
         sheet.paragraph(record, label="Record")
-    add_next(sheet, next, details="" if verbose or not record else DETAILS)
+    add_next(sheet, next, details=details)
     sheet.print()
 
 
@@ -181,7 +180,7 @@ def taken_out(proof: Proof) -> dict[str, str]:
 
 def _add_rates(sheet: Sheet, tuning: Tuning) -> None:
     proof = tuning.proof
-    if proof is None or proof.baseline_rate is None or proof.plan_rate is None:
+    if proof is None or not proof.baseline_rate or not proof.plan_rate:
         return
     kept = ", from the second epoch on" if {"cache", "disk_cache"} & {*tuning.settings} else ""
     speed = f"{format.speedup(proof.speedup)}{kept}"
@@ -202,7 +201,7 @@ def _add_trials(sheet: Sheet, tuning: Tuning, *, ci: bool, verbose: bool) -> Non
         gain = f"{format.added(trial.added)}: {format.speedup(trial.speedup, ci=ci)}"
         sheet.paragraph(trial_line(trial, tuning, ci=ci) if verbose else gain, label=label)
         ci = ci and trial.speedup is None
-    dropped = [trial for trial in tuning.trials if trial not in kept]
+    dropped = [trial for trial in tuning.trials if outcome(trial, tuning) not in ("kept", "suggested")]
     if dropped and not verbose:
         words = (f"{format.added(trial.added)} ({outcome(trial, tuning)})" for trial in dropped)
         sheet.paragraph(", ".join(words), label="Dropped")

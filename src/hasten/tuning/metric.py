@@ -38,9 +38,9 @@ def pattern_of(text: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise PlanError(f"--metric {text!r} is not a valid regular expression ({error})") from None
+        raise PlanError(f"the metric {text!r} is not a valid regular expression ({error})") from None
     if pattern.groups != 1:
-        raise PlanError(f"--metric {text!r} needs one group around the number, as in 'F1: ([0-9.]+)'")
+        raise PlanError(f"the metric {text!r} needs one group around the number, as in 'F1: ([0-9.]+)'")
     return pattern
 
 

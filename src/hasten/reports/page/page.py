@@ -192,7 +192,7 @@ def _short_command(run: Run) -> str:
 def _pair(tuning: Tuning) -> list[tuple[str, str, float]]:
     """Before and after: name, throughput, length of the bar in percent."""
     proof = tuning.proof
-    if proof is None or not tuning.settings or proof.baseline_rate is None or proof.plan_rate is None:
+    if proof is None or not tuning.settings or not proof.baseline_rate or not proof.plan_rate:
         return []
     fastest = max(proof.baseline_rate, proof.plan_rate)
     sides = (("baseline", proof.baseline_rate), ("tuned", proof.plan_rate))

@@ -42,6 +42,7 @@ for (const drawing of document.querySelectorAll(".drawing")) {
 }
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.hidden = !navigator.clipboard; // there is none on a page from another machine without encryption
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
@@ -51,7 +52,7 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
 // Paper shows everything: what is folded is opened for printing, and a link into it opens it.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));
 function openTarget() {
-  const target = location.hash && document.querySelector(location.hash);
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   for (let part = target && target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
   if (target) target.scrollIntoView();
 }
