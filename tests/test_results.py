@@ -208,6 +208,9 @@ def test_a_page_of_a_record_elsewhere_is_written_here(ask, kept, tmp_path):
     (tmp_path / "elsewhere" / "run.json").write_bytes(record.read_bytes())
     assert ask("report", "elsewhere/run.json", "--html").stdout == "wrote hasten-20260305-141502-77.html\n"
     assert os.listdir(tmp_path / "elsewhere") == ["run.json"]
+    assert "hasten report elsewhere/run.json -v" in ask("report", "elsewhere/run.json").stdout
+    assert "hasten report 20260305-141502-77 -v" in ask("report", "20260305-141502-77").stdout
+    assert "hasten report -v" in ask("report").stdout
 
 
 def test_a_machine_without_a_browser_is_told_so_beside_the_json(ask, kept, monkeypatch):

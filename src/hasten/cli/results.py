@@ -103,9 +103,21 @@ def _report(args: argparse.Namespace) -> int:
 
 def _default_page(saved: Saved) -> Path:
     """The page's file: in the folder of a saved result, else in the working directory."""
-    here = saved.path.parent
-    is_ours = here.parent.name in ("runs", "tunings")
-    return (Path(os.path.relpath(here)) / PAGE) if is_ours else Path(f"hasten-{saved.run.id}.html")
+    here = Path(os.path.relpath(saved.path.parent))
+    return here / PAGE if _is_ours(saved) else Path(f"hasten-{saved.run.id}.html")
+
+
+def _is_ours(saved: Saved) -> bool:
+    """Whether a result lies where hasten keeps its results."""
+    return saved.path.parent.parent.name in ("runs", "tunings")
+
+
+def _name(saved: Saved) -> str:
+    """How `hasten report` finds a result; "" for the last one."""
+    last = path_of("last", RESULTS)
+    if last is not None and last.resolve() == saved.path:
+        return ""
+    return saved.path.parent.name if _is_ours(saved) else os.path.relpath(saved.path)
 
 
 def _print(saved: Saved, *, verbose: bool) -> None:
@@ -114,9 +126,7 @@ def _print(saved: Saved, *, verbose: bool) -> None:
     from hasten.reports.tuning import print_tuning
 
     record = os.path.relpath(saved.path)
-    last = path_of("last", RESULTS)
-    name = "" if last is not None and last.resolve() == saved.path else saved.path.parent.name
-    details = more(name, verbose=verbose)
+    details = more(_name(saved), verbose=verbose)
     if saved.tuning is not None:
         print_tuning(
             saved.tuning,
