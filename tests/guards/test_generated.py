@@ -23,7 +23,7 @@ def test_every_generator_writes_something(files):
     names = {path.relative_to(ROOT).as_posix() for path in files}
     assert {"docs/json.md", "docs/fixes.md", "docs/gpu.md", "docs/development/architecture.md"} <= names
     assert {"docs/pictures/feed.svg", "README.md"} <= names
-    assert len(generators()) == 7
+    assert len(generators()) == 8
 
 
 def test_every_file_that_says_it_was_generated_has_a_generator(files):

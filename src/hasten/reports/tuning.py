@@ -297,10 +297,11 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning, *, verbose: bool) -> None:
         sheet.paragraph(
             f"{one.title}: about {gain} per step. Needs a change in your source", label="" if number else "Source"
         )
+        place = f"{one.file.removeprefix(tuning.directory.rstrip('/') + '/')}:{one.line}"
         if not verbose:
-            sheet.paragraph(f"{one.file}:{one.line}", lead="  ")
+            sheet.paragraph(place, lead="  ")
             continue
-        sheet.paragraph(f"{one.file}:{one.line}", ("  " + one.source, "dim"), lead="  ")
+        sheet.paragraph(place, ("  " + one.source, "dim"), lead="  ")
         for line in one.example.splitlines():
             sheet.paragraph((line, "green"), lead="  ")
     if tuning.suggestions and verbose:
