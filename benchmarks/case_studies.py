@@ -36,7 +36,7 @@ from case_study_common import FOLDERS, hasten, scratch, shown
 from case_study_loader import disk, feeding, held
 from case_study_memory import limit, searched
 
-from hasten.cli.results import nearest_run
+from hasten.cli.saved import nearest_run
 from hasten.measurement.diagnose import diagnose, situation_of
 from hasten.measurement.measure import MeasureOptions, measure
 from hasten.optimizations.catalog import variables_of

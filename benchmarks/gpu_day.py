@@ -42,6 +42,7 @@ NEEDED = (
     "blake3",
     "cykooz_resizer",
     "threadpoolctl",
+    "shtab",
     "pytest",
 )
 MOST_SECONDS = 480.0  # of one item

@@ -124,7 +124,7 @@ class Numbers(torch.utils.data.Dataset):
         {"batch_sampler": [[0, 1], [5]]},
         {"batch_size": 3, "num_workers": 1, "prefetch_factor": 3, "collate_fn": torch.stack},
     ],
-    ids=str,
+    ids=["shuffled", "without the last", "without batches", "a batch sampler", "a worker"],
 )
 @pytest.mark.slow
 def test_a_loader_made_from_a_dataloader_gives_the_same_batches(arguments):

@@ -15,7 +15,7 @@ def test_the_notebook_runs_and_its_run_shows_itself(tmp_path):
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = next(cell for cell in cells if cell.source == "run").outputs[0]["data"]
-    assert "<svg" in shown["text/html"] and "Step " in shown["text/plain"]
+    assert 'class="bars"' in shown["text/html"] and "Step " in shown["text/plain"]
     verdict = cells[-2].outputs[0]["text"].splitlines()[0]
     assert verdict and verdict in shown["text/html"]
 

@@ -38,8 +38,8 @@ def answer(capfd, *words):
         (["tune", "--metric-lower", "train.py"], "--metric-lower needs --metric"),
         (["tune"], "no script given; try for example `hasten tune train.py`"),
         (["run", "--json", "--set", "bf16=true", "train.py"], "use `hasten report --json` for the record"),
-        (["run", "--set", "cache=8", "train.py"], 'use a size as "8 GiB"'),
-        (["run", "--set", "cache='8'", "train.py"], 'use a size as "8 GiB"'),
+        (["run", "--set", "cache=8", "train.py"], 'use a size such as "8 GiB"'),
+        (["run", "--set", "cache='8'", "train.py"], 'use a size such as "8 GiB"'),
         (["diagnose", "loop.ipynb"], "is a notebook; use hasten.measure() in it"),
     ],
 )

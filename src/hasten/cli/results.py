@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import time
 import webbrowser
 from collections.abc import Callable
@@ -103,21 +102,21 @@ def _report(args: argparse.Namespace) -> int:
 
 def _default_page(saved: Saved) -> Path:
     """The page's file: in the folder of a saved result, else in the working directory."""
-    here = Path(os.path.relpath(saved.path.parent))
+    here = saved.path.parent
     return here / PAGE if _is_ours(saved) else Path(f"hasten-{saved.run.id}.html")
 
 
 def _is_ours(saved: Saved) -> bool:
     """Whether a result lies where hasten keeps its results."""
-    return saved.path.parent.parent.name in ("runs", "tunings")
+    return saved.path.resolve().parent.parent.name in ("runs", "tunings")
 
 
 def _name(saved: Saved) -> str:
     """How `hasten report` finds a result; "" for the last one."""
     last = path_of("last", RESULTS)
-    if last is not None and last.resolve() == saved.path:
+    if last is not None and last.resolve() == saved.path.resolve():
         return ""
-    return saved.path.parent.name if _is_ours(saved) else os.path.relpath(saved.path)
+    return saved.path.resolve().parent.name if _is_ours(saved) else str(saved.path)
 
 
 def _print(saved: Saved, *, verbose: bool) -> None:
@@ -125,7 +124,7 @@ def _print(saved: Saved, *, verbose: bool) -> None:
     from hasten.reports.text import print_diagnosis
     from hasten.reports.tuning import print_tuning
 
-    record = os.path.relpath(saved.path)
+    record = str(saved.path)
     details = more(_name(saved), verbose=verbose)
     if saved.tuning is not None:
         print_tuning(

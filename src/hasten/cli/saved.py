@@ -35,13 +35,14 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
     """The run or tuning run of this name, or the last one. Raises RecordError if there is none or it cannot be read."""
     from hasten.records import Tuning, from_json
 
-    path = _named("last" if saved is None else saved, root).resolve()
+    path = _named("last" if saved is None else saved, root)
     if path.name != TUNING:
         return Saved(path=path, run=_run(path))
     tuning = from_json(Tuning, _read(path), source=str(path))
     if not tuning.runs:
         raise RecordError(f"{path} contains no run; tune again")
-    runs = path.parent.parent.parent / "runs"
+    place = path.resolve().parent.parent.parent
+    runs = place / "runs"
     first = runs / tuning.runs[0] / RUN
     if not first.is_file():
         raise RecordError(f"{path} belongs to a run that was deleted ({first}); tune again")
@@ -50,7 +51,7 @@ def find_saved(saved: str | None, *, root: Path) -> Saved:
         near, settings = nearest_run(tuning)
         if near is not None:
             after, under = _run(runs / near / RUN), settings
-    followed = _followed(tuning, path.parent.parent.parent / FOLLOWED)
+    followed = _followed(tuning, place / FOLLOWED)
     return Saved(path=path, run=_run(first), tuning=tuning, after=after, under=under, followed=followed)
 
 

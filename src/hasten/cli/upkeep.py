@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten import format
 from hasten.cli.parts import add_subcommand, print_json, whole
 from hasten.cli.saved import RUN, TUNING, results, runs_of
 from hasten.errors import CommandError, DirectoryError, RecordError
@@ -48,6 +47,8 @@ def add_clean(subparsers: Subparsers) -> None:
 
 
 def _clean(args: argparse.Namespace) -> int:
+    from hasten import format
+
     doomed = [*_old_results(RESULTS, keep=args.keep), *(_cached() if args.cache else ())]
     deleted: list[Path] = []
     size = 0

@@ -135,7 +135,7 @@ def essentials(data: PageInput) -> str:
         phases=phase_rows(data.diagnosis, None),
         charts=charts,
         findings=findings,
-        colors=colors + _asset("bars.css"),
+        colors=colors + _asset("bars.css").replace(".bars", ".hasten .bars"),
     )
 
 
