@@ -150,7 +150,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
             workers = format.count(case.train.num_workers, noun="loader worker")
             title = f"{workers} and PyTorch share {case.run.machine.num_cores:g} cores; {title}"
         elif _bound_by(top.kind) not in (None, bound.lower()):
-            title = f"but most can be saved elsewhere: {title}"
+            bound += ", but the largest saving is elsewhere"
         return (
             f"{bound}: {title}; fixing it would save about {format.share(top.recoverable / case.step)} of the step."
         )
@@ -227,7 +227,8 @@ def _confirmed(case: Case, problem: Problem) -> Finding | None:
     tried = next(i for i in case.run.interventions if i.name == problem.confirmed_by)
     assert tried.candidate_seconds is not None and tried.baseline_seconds is not None
     recoverable, interval = problem.saved(case, tried) if problem.saved is not None else measured
-    sides = f"{format.seconds(tried.candidate_seconds)} per step without it, {format.seconds(tried.baseline_seconds)} with it"
+    with_it, without = format.seconds(tried.baseline_seconds), format.seconds(tried.candidate_seconds)
+    sides = f"in another run, {with_it} per step with it and {without} without"
     return Finding(
         kind=problem.kind,
         title=problem.title,
