@@ -2,13 +2,16 @@
 
 import re
 
+import msgspec
 import pytest
 from pages import full_run, search
 from paper import WIDTHS, Paper, assert_golden
 
-from hasten.records import Comparison, Interval
+from hasten.records import Check, Comparison, Interval
 from hasten.reports.text import print_before_and_after, print_comparison
-from hasten.reports.tuning import print_tuning
+from hasten.reports.tuning import headline, print_tuning
+from hasten.tuning.evaluator import verdict_of
+from hasten.tuning.prove import NOT_CHECKED
 
 COMPARISON = Comparison(
     verdict="inconclusive",
@@ -78,3 +81,13 @@ def test_a_pipe_gets_no_escape_codes_and_no_colour_is_no_colour(name):
     assert "\x1b" not in text_of(name)
     shown = text_of(name, force_terminal=True, color_system="standard", no_color=True, height=50)
     assert re.search(r"\x1b\[[\d;]*(?:3|9)\dm", shown) is None
+
+
+def test_a_plan_whose_quality_was_not_checked_says_so_and_is_not_proven():
+    tuning = search(full_run())
+    check = Check(what="quality", state="unknown", text=NOT_CHECKED)
+    short = msgspec.structs.replace(tuning.proof, verdict="not proven", checks=(check,))
+    assert headline(msgspec.structs.replace(tuning, proof=short)).endswith(
+        "Quality was not checked; search took 300 s."
+    )
+    assert verdict_of([check]) == "not proven"

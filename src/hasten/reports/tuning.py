@@ -116,6 +116,8 @@ def headline(tuning: Tuning) -> str:
         sooner = format.ratio_interval(proof.target_speedup, ci=True)
         speed = f"Reaches the target sooner, in whole runs: {sooner}"
     unknown = next((check for check in proof.checks if check.state == "unknown" and not check.is_optional), None)
+    if unknown is not None and unknown.what == "quality":
+        return f"{speed}. Quality was not checked; search took {took}."
     if unknown is not None and unknown.what == "speed":
         return f"{speed}. Not proven: {unknown.text}; search took {took}."
     return f"{speed}. Quality check {VERDICTS[proof.verdict]} ({proof.guarantee}); search took {took}."

@@ -32,7 +32,7 @@ from hasten.tuning import quality
 from hasten.tuning.budget import Budget, Journal, Progress, Reserve, charged, last_tuning, num_steps_of, reserve
 from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, verdict_of
 from hasten.tuning.metric import screening_runs, soonest
-from hasten.tuning.prove import prove
+from hasten.tuning.prove import not_checked, prove
 from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
@@ -295,7 +295,12 @@ class _Tuning:
         """The first plan that is faster: a proof now means a plan soon, and sound ground for the rest of the search."""
         journal = self.journal
         recipe = any(CATALOG[name].guarantee == "recipe" or CATALOG[name].only_by_user for name in added)
-        if recipe or self.budget.metric is not None or journal.left() < EARLY * journal.reserve.all:
+        if (
+            recipe
+            or not self.budget.checks_quality
+            or self.budget.metric is not None
+            or journal.left() < EARLY * journal.reserve.all
+        ):
             return trial
         checks = check_quality(self._evaluator(first, added), added, looks_again=False)
         verdict = verdict_of(checks)
@@ -342,6 +347,7 @@ class _Tuning:
             config=config_for(first, settings),
             time_left=self.journal.left,
             metric=self.budget.metric,
+            check=check_quality if self.budget.checks_quality else not_checked,
             known=next((t for t in self.journal.tuning.trials if not t.settings and t.added == settings), None),
             on_pair=lambda number, estimate: self.journal.report(_trying("the whole plan", number, estimate)),
         )
@@ -371,6 +377,7 @@ class _Tuning:
             metric=self.budget.metric,
             num_steps=num_steps_of(first.case.run, self.budget.num_epochs),
             recipes=self.budget.recipes,
+            checks_quality=self.budget.checks_quality,
         )
 
     def _with_rates(self, proof: Proof, trial: Trial | None) -> Proof:
