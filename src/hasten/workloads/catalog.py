@@ -58,7 +58,7 @@ def describe_data(workload: Workload, folder: Path, *, num_images: int) -> tuple
     The images are opened, though not decoded. Raises DataError before any script is started.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+        raise DataError(f"{folder}: no such folder; pass --data with one that exists")
     try:
         train, val, labels = runpy.run_path(str(SCRIPTS / "image_folder.py"))[workload.reader](folder, num_images)
     except OSError as error:
