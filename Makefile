@@ -76,7 +76,7 @@ gpu-day: ## everything that only a GPU can tell, resumable; ONLY="diagnose case_
 gpu-wheels: ## the packages that a machine with torch but no network may lack, into .wheels/; WHEELS_FOR=3.12
 	$(PYTHON) -m pip download --no-deps --only-binary=:all: --python-version $(or $(WHEELS_FOR),3.12) --implementation cp \
 		$(foreach n,28 27 24 17 12 5,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
-		--dest .wheels msgspec vl-convert-python simplejpeg threadpoolctl blake3 cykooz-resizer
+		--dest .wheels msgspec vl-convert-python simplejpeg threadpoolctl blake3 cykooz-resizer shtab
 
 clean: ## remove what these targets made; kept runs in .hasten/ stay
 	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis

@@ -79,6 +79,25 @@ def test_a_device_that_waits_for_the_host_in_a_phase_is_not_busy_with_it():
     assert finding.kind == "launch_bound"
 
 
+def late_host(**changes):
+    """A run whose device waits for the host in 60 of 100 ms, in a network of few calls."""
+    changes["facts"] = {"num_calls": 200.0, "num_operators": 1200.0}
+    measured = on_gpu(phases=ASKING, device=BUSY, **changes)
+    late = tuple(msgspec.structs.replace(s, device_waited=0.06 if s.marked else 0.0) for s in measured.steps)
+    return msgspec.structs.replace(measured, steps=late)
+
+
+def test_a_host_that_is_late_is_found_by_the_device_that_waits_not_by_a_count_of_calls():
+    (finding,) = diagnose(late_host()).findings
+    assert finding.kind == "launch_bound" and finding.recoverable == pytest.approx(0.6 * 0.06)
+    assert "60.0 ms per step" in finding.because[0] and "guess" in finding.because[-1]
+
+
+def test_a_host_that_is_late_because_it_reads_tensors_back_is_not_launch_bound():
+    findings = diagnose(late_host(sync_points=(reading(0.001),))).findings
+    assert "launch_bound" not in [f.kind for f in findings]
+
+
 def test_validation_leaves_the_device_no_time_to_wait_for_the_host():
     asking = {"phases": ASKING, "device": BUSY, "facts": {"num_calls": 2000.0, "steps_per_validation": 48.0}}
     measured = on_gpu(**asking)

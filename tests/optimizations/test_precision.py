@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hasten.agent.mixed_precision import LossScale
+from hasten.devices import accelerator
 
 
 class Net(nn.Module):
@@ -247,6 +248,26 @@ def test_a_disabled_context_round_the_model_is_an_option_left_off(put_on):
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     fit(model)  # under autocast(enabled=False)
     assert set(model.seen) == {torch.bfloat16} and states == {"bf16": "on"} and not scaler.is_enabled()
+
+
+def test_autocast_in_float32_is_no_mixed_precision(put_on, monkeypatch):
+    """CUDA takes float32 as a dtype; on a CPU, torch turns such a context into a disabled one."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
+    assert not accelerator.in_mixed_precision("cuda")
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
+    assert accelerator.in_mixed_precision("cuda")
+    monkeypatch.undo()
+    states = put_on("bf16")
+    model = Net()
+    torch.set_autocast_enabled("cpu", True)
+    torch.set_autocast_dtype("cpu", torch.float32)
+    try:
+        model(torch.randn(2, 16))
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+    assert states == {"bf16": "on"} and set(model.seen) == {torch.bfloat16}
 
 
 def test_a_disabled_context_in_the_forward_is_switched_on_where_an_option_leaves_it_off(put_on):

@@ -61,7 +61,7 @@ class Forwards:
         inputs = next(tensors_in(arguments, most=1), None)
         shape = tuple(inputs.shape) if inputs is not None else ()
         flags = TRAINING * module.training + GRAD * torch.is_grad_enabled()
-        flags += AUTOCAST * any(map(torch.is_autocast_enabled, _DEVICES))
+        flags += AUTOCAST * any(map(accelerator.in_mixed_precision, _DEVICES))
         if not flags & TRAINING:
             flags += OUTPUT_GRAD * any(tensor.requires_grad for tensor in tensors_in(output, most=4))
         if len(self.shapes) < MOST_SHAPES:

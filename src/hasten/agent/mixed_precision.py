@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from hasten.agent.handle import Handle
 from hasten.agent.root import Forward
 from hasten.agent.tree import with_tensors
-from hasten.devices import cuda
+from hasten.devices import accelerator, cuda
 from hasten.errors import NotApplicableError
 
 MOST_LINES = 5  # of a `with` statement
@@ -33,7 +33,7 @@ def under_autocast(handle: Handle, dtype: torch.dtype) -> None:
         module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
         device = next(module.parameters()).device.type
-        if torch.is_autocast_enabled(device):  # by the script, since
+        if accelerator.in_mixed_precision(device):  # by the script, since
             return forward(*arguments, **settings)
         with torch.autocast(device, dtype=dtype), options.within(module, dtype):
             output = forward(*arguments, **settings)
@@ -51,7 +51,7 @@ def _check(module: nn.Module, dtype: torch.dtype) -> None:
     if dtypes != {torch.float32}:
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
         raise NotApplicableError(f"the model's parameters are {names}, not float32")
-    if torch.is_autocast_enabled(device):
+    if accelerator.in_mixed_precision(device):
         raise NotApplicableError("the script uses autocast itself")
     if dtype == torch.bfloat16 and device == "cuda" and not cuda.has_bf16():
         raise NotApplicableError("this GPU has no bfloat16 units")
@@ -60,7 +60,7 @@ def _check(module: nn.Module, dtype: torch.dtype) -> None:
 class _Options:
     """Contexts of a root's own forward that autocast is switched off in by an option: `autocast(enabled=args.amp)`.
 
-    An option left off is no choice of precision. A context that says `enabled=False`, or that anything but the root's own
+    An option left off is no choice of precision. A context that says `enabled=False` or `float32`, or that anything but the root's own
     forward opens, is one: it guards what needs float32, and stays off.
     """
 
@@ -85,8 +85,8 @@ class _Options:
         def __enter__(context: torch.autocast) -> object:
             entered = original(context)
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            off = not torch.is_autocast_enabled(context.device)
-            if off and self._codes and frame.f_code is self._codes[-1] and not _says_false(frame):
+            off = not accelerator.in_mixed_precision(context.device)
+            if off and self._codes and frame.f_code is self._codes[-1] and not _says_off(frame):
                 torch.set_autocast_enabled(context.device, True)  # leaving the context restores what was before it
                 torch.set_autocast_dtype(context.device, self._dtype)
             return entered
@@ -94,11 +94,11 @@ class _Options:
         return __enter__
 
 
-def _says_false(frame: FrameType) -> bool:
+def _says_off(frame: FrameType) -> bool:
     """Whether the `with` statement itself switches autocast off; where its source is not there, it is taken to."""
     lines = (linecache.getline(frame.f_code.co_filename, frame.f_lineno + n) for n in range(MOST_LINES))
     statement = "".join(itertools.takewhile(bool, lines)).partition("):")[0]
-    return not statement or re.search(r"\bFalse\b", statement) is not None
+    return not statement or re.search(r"\b(False|float32)\b", statement) is not None
 
 
 Function = Callable[..., object]

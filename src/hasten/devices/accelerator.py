@@ -46,6 +46,11 @@ def is_in_use() -> bool:
     return bool(begun() if begun is not None else module.is_available() and memory_in_use())
 
 
+def in_mixed_precision(device: str) -> bool:
+    """Whether autocast computes in less than float32 there. Scripts open one in float32 to switch it off."""
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float32
+
+
 def new_event(*, timed: bool = False) -> torch.Event:
     """A new event that is not recorded yet. Two `timed` events give the time between them."""
     return torch.Event(torch.device(str(built_for())), enable_timing=timed)
