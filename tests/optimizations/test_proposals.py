@@ -100,6 +100,18 @@ def test_float16_is_promised_on_gpus_that_have_units_for_it_and_none_for_bfloat1
     assert reasons(**on_gpu("8.0"))["fp16"] == "bfloat16 needs no loss scaling"
 
 
+def test_lower_precision_is_promised_nothing_of_the_time_in_which_a_device_waits_for_the_host():
+    given = {**on_gpu("9.0"), "interventions": [], "untried": ("full_precision",)}
+    busy = {"forward": 0.03, "backward": 0.06}
+
+    def saves(waited):
+        late = tuple(msgspec.structs.replace(s, device_waited=waited) for s in steps(device=busy))
+        return promised(**given, steps=late)["bf16"].saves
+
+    assert saves(0.0) == pytest.approx(0.35 * 0.09, rel=0.05)
+    assert saves(0.06) == pytest.approx(saves(0.0) - 0.35 * 0.06)
+
+
 def test_a_script_with_a_precision_of_its_own_is_left_alone():
     given = {"on": BF16, "interventions": [tried("full_precision", 0.6)]}
     double = ModelFacts(

@@ -9,6 +9,7 @@ from functools import cached_property
 import msgspec
 
 from hasten.diagnosis.breakdown import intervention, train_loader
+from hasten.protocol import GRADIENT_PHASES
 from hasten.records import (
     COMPUTING,
     RARE,
@@ -69,6 +70,11 @@ class Case:
     def waiting(self) -> float | None:
         """Idle time plus the phases in which the device waited for the host: the most that a faster host can save."""
         return None if self.idle is None else min(self.step, self.idle + self.breakdown.device_waited)
+
+    @cached_property
+    def arithmetic(self) -> float:
+        """Seconds per step of forward, loss and backward, without those in which the device waited for the host."""
+        return max(0.0, self.phase(*GRADIENT_PHASES) - self.breakdown.device_waited)
 
     @cached_property
     def regular(self) -> float:

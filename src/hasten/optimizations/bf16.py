@@ -15,7 +15,7 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import GRADIENT_PHASES, Value
+from hasten.protocol import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def _suspect(symptoms: Symptoms) -> bool | None:
 
 def _prior(situation: Situation) -> float:
     """A third of what is computed: between 1.3x and 2.5x on the networks of docs/case-studies.md."""
-    return 0.35 * situation.case.phase(*GRADIENT_PHASES)
+    return 0.35 * situation.case.arithmetic
 
 
 def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:

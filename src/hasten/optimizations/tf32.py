@@ -14,7 +14,7 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import GRADIENT_PHASES, Value
+from hasten.protocol import Value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +56,7 @@ def _propose(situation: Situation) -> list[Proposal] | NotProposed | str:
         return "it is of NVIDIA GPUs"
     if situation.case.facts.tf32:
         return "it is on already"
-    likely = 0.15 * situation.case.phase(*GRADIENT_PHASES)
+    likely = 0.15 * situation.case.arithmetic
     return from_finding("tf32", otherwise="computing is not what takes the time", prior=lambda _: likely)(situation)
 
 
