@@ -41,6 +41,9 @@ class Script:
     edits: tuple[
         dict[str, str], ...
     ] = ()  # {file, old, new, why}; what the script cannot do here, such as a download
+    suggested: tuple[
+        dict[str, str], ...
+    ] = ()  # {file, old, new, answers}; the edit that a finding of this kind asks for, and no optimization makes
     convert: str = ""  # a notebook, made into the script that `command` runs
     environment: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -100,11 +103,7 @@ def prepare(script: Script) -> Path:
     if script.convert:
         _from_notebook(script.directory / script.convert)
     for edit in script.edits:
-        path = script.directory / edit["file"]
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        assert edit["old"] in before, f"{script.name}: {edit['file']} has no {edit['old']!r}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(before.replace(edit["old"], edit["new"]) if before else edit["new"], encoding="utf-8")
+        apply(script, edit)
     for wanted_data in script.data:
         arguments = {key: value for key, value in wanted_data.items() if key not in ("make", "to")}
         target = script.directory / wanted_data["to"]
@@ -116,6 +115,15 @@ def prepare(script: Script) -> Path:
     _git(*name, "commit", "--quiet", "--allow-empty", "--message", "as in the manifest", at=script.place)
     mark.write_text(wanted, encoding="utf-8")
     return script.directory
+
+
+def apply(script: Script, edit: dict[str, str]) -> None:
+    """Replace text in a file of the checkout, or write a file that is not there."""
+    path = script.directory / edit["file"]
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert edit["old"] in before, f"{script.name}: {edit['file']} has no {edit['old']!r}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(before.replace(edit["old"], edit["new"]) if before else edit["new"], encoding="utf-8")
 
 
 def leftovers(script: Script) -> list[str]:

@@ -5,11 +5,12 @@
     python benchmarks/wild/wild.py run [NAME ...] [--parts PART ...] [--again] [--budget 300]   one script at a time
     python benchmarks/wild/wild.py table
 
-The parts of a run: `diagnose`; `oracle`, the best of all settings, which asks no rule of hasten's; `tune`; `regret`, the plan
-beside the oracle's. Each script's results lie in benchmarks/results/wild/NAME.json; what is there is not measured again
+The parts of a run: `diagnose`; `oracle`, the best of all settings, which asks no rule of hasten's; `edit`, what the first
+finding asks of the source, if the manifest has that edit; `tune`; `regret`, the plan beside the oracle's. Each script's results lie in benchmarks/results/wild/NAME.json; what is there is not measured again
 unless --again. Sources and data lie in ~/.cache/hasten-wild (HASTEN_WILD), never in this repository.
 
-right      the first finding is answered by the optimization that gains most alone, or nothing gains and nothing is found
+right      the first finding is answered by the optimization or edit that gains most alone, or by one that is not surely
+           slower; or nothing gains and nothing is found
 regret     how much slower the plan is than the best of all settings, measured side by side
 known at   seconds until a plan with 90% of the final gain was known
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -26,14 +28,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sources import CACHE, HERE, Script, leftovers, prepare, restore, scripts
+from sources import CACHE, HERE, Script, apply, leftovers, prepare, restore, scripts
 
 from hasten.optimizations.catalog import CATALOG
 from hasten.records import Interval, Tuning, from_json
 
 RESULTS = HERE.parent / "results" / "wild"
-PARTS = ["diagnose", "oracle", "tune", "regret"]
-TIE = 0.97  # of the best gain alone: what reaches it may be the best as well
+PARTS = ["diagnose", "oracle", "edit", "tune", "regret"]
+TIE = 0.97  # of the best gain alone: what reaches it is the best as well
 GAINS = 1.05  # a speedup that a diagnosis must not miss
 HASTEN = [sys.executable, "-m", "hasten"]
 OURS = {".hasten", "hasten.toml"}  # what hasten is asked to leave
@@ -71,6 +73,9 @@ def measure(script: Script, *, parts: list[str], again: bool, budget: float) -> 
         keep(diagnose=_diagnosed(script, directory, variables, scratch))
     if "oracle" in wanted and (scratch / "run.json").exists():
         keep(oracle=_searched(script, directory, variables, scratch / "oracle.json", {}))
+    edit = _suggested(script, found.get("diagnose", {}))
+    if "edit" in wanted and edit is not None:
+        keep(edit=_edited(script, directory, variables, scratch, edit))
     if "tune" in wanted:
         keep(tune=_tuned(script, directory, variables, scratch, budget=budget))
     if "regret" in wanted and "best" in found.get("oracle", {}) and "settings" in found.get("tune", {}):
@@ -90,6 +95,27 @@ def _searched(
     restore(script)
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     return found if code == 0 else {**found, "failed": code}
+
+
+def _suggested(script: Script, diagnosed: dict[str, Any]) -> dict[str, str] | None:
+    """The manifest's edit for the first finding."""
+    first = next(iter(diagnosed.get("findings", [])), {}).get("kind")
+    return next((edit for edit in script.suggested if edit["answers"] == first), None)
+
+
+def _edited(
+    script: Script, directory: Path, variables: dict[str, str], scratch: Path, edit: dict[str, str]
+) -> dict[str, object]:
+    """What the edited script gains over the one that is committed."""
+    apply(script, edit)
+    out = scratch / "edit.out"
+    code = _ended([*HASTEN, "prove", "--json", "--git", "HEAD", *_after(script)], directory, variables, out, LONGEST)
+    restore(script)
+    try:
+        speedup = json.loads(out.read_text(errors="replace"))["proof"]["speedup"]
+    except (ValueError, KeyError, TypeError):
+        return {"failed": code, "output": _end_of(out)}
+    return {"answers": edit["answers"], "gain": [speedup["value"], speedup["low"], speedup["high"]]}
 
 
 def _diagnosed(script: Script, directory: Path, variables: dict[str, str], scratch: Path) -> dict[str, object]:
@@ -200,9 +226,11 @@ def _end_of(out: Path) -> str:
 def judged(found: dict[str, Any]) -> dict[str, Any]:
     """One row of the table."""
     oracle, diagnose = found.get("oracle", {}), found["diagnose"]
-    alone = {key: v[0] for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
-    gain = max([*alone.values(), found.get("edit", {}).get("gain", 1.0)], default=1.0)
-    best = [key for key in alone if alone[key] >= TIE * gain]
+    alone = {key: v for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
+    edit = found.get("edit", {}).get("gain")
+    most = max([*alone.values(), *([edit] if edit else [])], key=lambda v: v[0], default=[1.0, None, None])
+    gain = most[0]
+    best = [key for key in sorted(alone, key=lambda key: -alone[key][0]) if _ties(alone[key], most)]
     findings = diagnose.get("findings", [])
     first = findings[0] if findings else None
     answering = {name for name, one in CATALOG.items() if first is not None and first["kind"] in one.answers}
@@ -210,17 +238,29 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
         right = None
     elif gain < GAINS:
         right = first is None or first["recoverable"] < (GAINS - 1) * diagnose["step_seconds"]
-    elif first is not None and first["kind"] == found.get("edit", {}).get("answers"):
-        right = found["edit"]["gain"] >= TIE * gain
+    elif edit and first is not None and first["kind"] == found["edit"]["answers"]:
+        right = _ties(edit, most)
     else:
         right = any(answering & {*json.loads(key)} for key in best)
+    told = [", ".join(f"{k}={v}" for k, v in json.loads(key).items()) for key in best[:2]]
     return {
         "first": first["kind"] if first is not None else None,
-        "best_alone": ", ".join(", ".join(f"{k}={v}" for k, v in json.loads(key).items()) for key in best[:2]),
+        "best_alone": " or ".join([*(["the edit"] if edit and edit is most else []), *told][:2]),
         "gain_alone": gain,
         "right": right,
         "known_at": known_at(found),
     }
+
+
+def _ties(one: list[float | None], best: list[float | None]) -> bool:
+    """Whether a speedup is the best, or gains enough and is not surely less: the interval of their ratio holds 1."""
+    assert one[0] is not None and best[0] is not None
+    if one[0] >= TIE * best[0]:
+        return True
+    if one[0] < GAINS or None in one or None in best:
+        return False
+    widths = [math.log(high / low) / 2 for _, low, high in (one, best)]  # type: ignore[operator]
+    return math.log(best[0] / one[0]) <= math.hypot(*widths)
 
 
 def known_at(found: dict[str, Any]) -> float | None:
