@@ -83,6 +83,67 @@ def tuned_scripts() -> Chart | None:
     return draw("tune", "Faulty scripts, tuned", "", spec)
 
 
+def public_scripts() -> Chart | None:
+    """Samples per second of each public script that was measured: as it is, and under its plan."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted((RESULTS / "wild").glob("*.json")):
+        speedup = json.loads(path.read_text(encoding="utf-8")).get("regret", {}).get("speedup")
+        if speedup is not None:
+            value, low, high = speedup
+            told = f"{value:.2f}x"
+            one = {"script": path.stem, "low": low, "high": high, "gain": value}
+            rows.append({**one, "side": "as it is", "value": 1.0, "told": "", "label": f"{path.stem}, as it is: 1"})
+            label = f"{path.stem}, tuned: {told} ({low:.2f} to {high:.2f})"
+            rows.append({**one, "side": "tuned", "value": value, "told": told, "label": label})
+    if not rows:
+        return None
+    order = [row["script"] for row in sorted(rows, key=lambda r: -r["gain"]) if row["side"] == "tuned"]
+    most = max(row["high"] for row in rows)
+
+    def spec(width: int) -> dict[str, Any]:
+        x = {
+            "type": "quantitative",
+            "title": "times as fast as the unmodified script, with 95% intervals",
+            "scale": {"domain": [0, 1.05 * most]},
+            "axis": {"tickCount": 6},
+        }
+        shared = {
+            "y": {"field": "script", "type": "nominal", "sort": order, "title": None},
+            "yOffset": {"field": "side", "type": "nominal", "sort": ["as it is", "tuned"]},
+        }
+        color = {
+            "field": "side",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": ["as it is", "tuned"], "range": ["var(--rest)", "var(--good)"]},
+            "legend": {"orient": "top"},
+        }
+        tuned = [{"filter": "datum.side == 'tuned'"}]
+        return {
+            "width": width,
+            "height": 34 * len(order),
+            "data": {"values": rows},
+            "layer": [
+                {
+                    "mark": {"type": "bar"},
+                    "encoding": {"x": {"field": "value", **x}, "color": color, "description": aria_label(), **shared},
+                },
+                {
+                    "transform": tuned,
+                    "mark": {"type": "rule", "strokeWidth": 1.5, "color": "var(--ink)"},
+                    "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, **shared},
+                },
+                {
+                    "transform": tuned,
+                    "mark": {"type": "text", "align": "left", "dx": 6, "color": "var(--ink)"},
+                    "encoding": {"x": {"field": "high", **x}, "text": {"field": "told", "type": "nominal"}, **shared},
+                },
+            ],
+        }
+
+    return draw("public", "Public scripts, tuned", "", spec)
+
+
 def case_study_runs(name: str) -> tuple[Run, Run | None] | None:
     """The baseline run of a case study and its tuned run; None where it was not measured."""
     path = RESULTS / "case_studies" / f"{name}.json"
@@ -160,6 +221,7 @@ def limited_memory() -> Chart | None:
 
 
 PICTURED: dict[str, Callable[[], Chart | None]] = {
+    "public-scripts": public_scripts,
     "tune": tuned_scripts,
     "xray": functools.partial(case_study_steps, "xray"),
     "feed": functools.partial(case_study_steps, "waiting"),

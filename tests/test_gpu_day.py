@@ -20,7 +20,9 @@ def gpu_day(*words, timeout=200):
 @pytest.mark.slow
 def test_the_sections_are_named():
     told = gpu_day("--list").stdout
-    wanted = "tests check diagnose tuned loader overhead fixed case_studies by_hand compile augmentation sharing"
+    wanted = (
+        "tests check speedtest diagnose tuned loader overhead fixed case_studies by_hand compile augmentation sharing"
+    )
     assert [line.split()[0] for line in told.splitlines()[::2]] == wanted.split()
     assert "pageable_copy" in told and "healthy_resnet" in told
 

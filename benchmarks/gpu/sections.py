@@ -185,6 +185,15 @@ def case_study(name: str, dry: bool) -> dict[str, Any]:
     }
 
 
+def speedtest(dry: bool) -> dict[str, Any]:
+    """The first command that a user runs, with its record."""
+    small = ["--no-tune", "--quick", "--images", "24", "--seconds", "2"] if dry else []
+    with tempfile.TemporaryDirectory(prefix="hasten-gpu-speedtest-") as folder:
+        record = hasten("speedtest", "--json", *small, cwd=folder)
+    tuning = record.get("tuning") or {}
+    return {"brief": proven(tuning), "run": record["run"], "tuning": tuning or None}
+
+
 def by_hand(name: str, dry: bool) -> dict[str, Any]:
     """The same case study under what an engineer would set without asking, in pairs with the script as it is."""
     return scripts.case_study_by_hand(name, dry)
@@ -211,6 +220,7 @@ def shared(dry: bool) -> dict[str, Any]:
 SECTIONS: dict[str, Section] = {
     "tests": Section("the tests that need a GPU", 90, {"gpu": tests}),
     "check": Section("hasten check", 30, {"check": check}),
+    "speedtest": Section("hasten speedtest, as in the README", 100, {"superres": speedtest}),
     "diagnose": Section(
         "hasten diagnose on the faulty scripts for a GPU",
         40,

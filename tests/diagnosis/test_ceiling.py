@@ -57,6 +57,9 @@ def test_replay_from_the_device_gives_the_step_with_copies_for_free():
     tries = [tried("replay", 0.8), tried("device replay", 0.75)]  # against replay
     found = ceiling(run(interventions=tries, on=machine(devices=(GPU,)), facts={"device": "cuda"}))
     assert found.free_copies == pytest.approx(0.06)
+    noisy = [tried("replay", 0.8), tried("device replay", 1.05)]
+    found = ceiling(run(interventions=noisy, on=machine(devices=(GPU,)), facts={"device": "cuda"}))
+    assert found.free_copies == found.free_batches, "to copy nothing never takes longer"
 
 
 IMAGES = {"decoded_bytes_per_sample": 3e6, "file_bytes": 1_000_000, "num_samples": 1000}

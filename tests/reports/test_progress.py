@@ -58,6 +58,16 @@ def test_a_pipe_gets_plain_lines_even_where_color_is_forced():
     assert file.getvalue() == "hasten: [0:00 of about 4:00] trial 1: bf16: 1.4x\n"
 
 
+def test_a_command_that_takes_longer_than_expected_says_no_more_how_long_it_takes():
+    file, clock = io.StringIO(), Clock()
+    line = ProgressLog(console_on(file), expected=60.0, clock=clock)
+    line.say("one")
+    clock.now += 61
+    line.say("two")
+    line.close()
+    assert file.getvalue() == "hasten: [0:00 of about 1:00] one\nhasten: [1:01] two\n"
+
+
 def test_a_log_names_each_stage_and_is_never_silent_for_long():
     file, clock = io.StringIO(), Clock()
     log = log_on(file, clock)

@@ -212,7 +212,8 @@ def find_ceiling(run: Run, breakdown: Breakdown) -> Ceiling:
     free = replay.ratio.value * regular + rare if replay is not None and replay.ratio is not None else None
     copies = None
     if replay is not None and replay.ratio is not None and device is not None and device.ratio is not None:
-        copies = device.ratio.value * replay.ratio.value * regular + rare  # measured relative to replayed batches
+        # Measured relative to replayed batches; to copy nothing never takes longer.
+        copies = min(1.0, device.ratio.value) * replay.ratio.value * regular + rare
     return Ceiling(
         free_batches=free,
         free_copies=copies,

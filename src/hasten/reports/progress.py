@@ -153,7 +153,7 @@ class ProgressLog:
         now = self._clock()
         self._printed = self._printed[0], now
         clock = format.clock(now - self._began)
-        if self._expected is not None:
+        if self._expected is not None and now - self._began <= self._expected:
             clock += f" of about {format.clock(self._expected)}"
         words = legible(f"hasten: [{clock}] {text}", encoding=self._console.encoding)
         with contextlib.suppress(OSError):  # the reader is gone; the work continues

@@ -76,7 +76,7 @@ def test_the_steps_bar_says_each_phase(shown, html):
     assert len(re.findall(r'class="row"', section)) >= len(large) - 1
     assert "data wait 60.0 ms, " in text and "tuned: 60.0 ms, " in text
     assert "With instant data loading: " in text
-    widths = [float(width) for width in re.findall(r"calc\(([\d.]+)%", section)]
+    widths = [float(width) for width in re.findall(r"--share: ([\d.]+)", section)]
     assert max(widths) == 100.0 and min(widths) >= 0.0
 
 

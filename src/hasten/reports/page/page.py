@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 import shlex
 import statistics
 import time
@@ -142,7 +143,7 @@ def essentials(data: PageInput) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
         undefined=StrictUndefined,
@@ -150,11 +151,20 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
+    environment.filters["marked"] = _marked
+    return environment
 
 
 def _shown(value: object) -> object:
     """A value as a template shows it: our own markup unchanged, any other text without control characters."""
     return legible(value, keep="\n\t") if type(value) is str else value
+
+
+def _marked(text: str) -> str:
+    """A text of ours in which `words` are code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(legible(text, keep="\n\t")))))
 
 
 def _asset(name: str) -> str:
