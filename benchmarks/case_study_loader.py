@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 from case_study_common import FOLDERS, copies, scratch, shown
 
+from hasten.folders import BUNDLED
 from hasten.stats import paired_speedup
-from hasten.workloads.catalog import SCRIPTS
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 EPOCH = (
@@ -96,7 +96,7 @@ def asked(*words: object) -> dict[str, float]:
 
 def measure_epochs(folder: Path, budget: int, cache: str = "") -> None:
     """What `epoch_seconds` starts."""
-    sys.path.insert(0, str(SCRIPTS))
+    sys.path.insert(0, str(BUNDLED))
     import superres
     import torch
     from image_folder import unlabeled
@@ -122,7 +122,7 @@ def measure_epochs(folder: Path, budget: int, cache: str = "") -> None:
 
 
 def file_bytes(folder: Path) -> int:
-    sys.path.insert(0, str(SCRIPTS))
+    sys.path.insert(0, str(BUNDLED))
     from image_folder import unlabeled
 
     return sum(path.stat().st_size for path, _ in unlabeled(folder)[0])
@@ -143,7 +143,7 @@ def feeding(data: Path, wanted: argparse.Namespace) -> Iterator[tuple[str, dict[
 
 
 def feed_dataset(folder: Path) -> Any:
-    sys.path.insert(0, str(SCRIPTS))
+    sys.path.insert(0, str(BUNDLED))
     import feed
     import torch
     from image_folder import image_folder

@@ -146,6 +146,43 @@ def test_what_is_given_replaces_what_contradicts_it():
     assert (again.cache, again.pixels) == ("1 MiB", "close")
 
 
+def test_another_dataset_gets_an_order_of_its_own():
+    shuffled = hasten.Loader.from_dataloader(DataLoader(range(8), 4, shuffle=True), dataset=range(16))
+    assert sorted(number for batch in shuffled for number in batch.tolist()) == [*range(16)]
+    ordered = hasten.Loader.from_dataloader(DataLoader(range(8), 4), dataset=range(3))
+    assert [batch.tolist() for batch in ordered] == [[0, 1, 2]]
+    with pytest.raises(ValueError, match="list is made for the old dataset: give sampler= or shuffle="):
+        hasten.Loader.from_dataloader(DataLoader(range(8), 4, sampler=[7, 7]), dataset=range(3))
+
+
+def test_batches_and_single_samples_are_collated_as_such():
+    single, batched = DataLoader(range(4), batch_size=None), DataLoader(range(4), batch_size=2)
+    assert [batch.tolist() for batch in hasten.Loader.from_dataloader(single, batch_size=2)] == [[0, 1], [2, 3]]
+    assert [*hasten.Loader.from_dataloader(batched, batch_size=None)] == [0, 1, 2, 3]
+
+
+def test_workers_that_are_adjusted_stay_so():
+    again = hasten.Loader.from_dataloader(hasten.Loader(Numbers(), num_workers="auto"))
+    assert again.adjusts_workers
+
+
+class Twice(DataLoader):
+    def __iter__(self):
+        yield from (batch for batch in super().__iter__() for _ in range(2))
+
+
+@pytest.mark.parametrize(("given", "said"), [([1, 2], "not list"), (Twice(range(3)), "an __iter__ of its own")])
+def test_what_is_no_plain_dataloader_is_refused(given, said):
+    with pytest.raises(TypeError, match=said):
+        hasten.Loader.from_dataloader(given)
+
+
+@pytest.mark.parametrize("call", [hasten.diagnose, hasten.tune])
+def test_a_time_of_nothing_is_refused(call):
+    with pytest.raises(hasten.errors.CommandError, match="seconds=-1 is not valid"):
+        call("train.py", seconds=-1)
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(range(5))
@@ -153,8 +190,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 def test_a_loader_of_a_stream_is_made_too():
     ours = hasten.Loader.from_dataloader(DataLoader(Stream(), batch_size=2))
-    with pytest.warns(UserWarning, match="falls back"):
-        assert [batch.tolist() for batch in ours] == [[0, 1], [2, 3], [4]]
+    assert [batch.tolist() for batch in ours] == [[0, 1], [2, 3], [4]]
 
 
 # --------------------------------------------------------------------------------------------------- callbacks

@@ -221,9 +221,28 @@ def test_every_finding_and_every_fix_is_explained(ask):
         assert name in json.loads(ask("explain", name, "--json").stdout)["explanation"]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("data", "wait"), "blocked in"),
+        (("worker", "startup"), "Workers are restarted at each epoch"),
+        (("passive", "waiting"), "omp_wait"),
+        (("95%", "CI"), "interval"),
+    ],
+)
+def test_names_are_explained_as_a_report_prints_them(ask, words, told):
+    assert told in ask("explain", *words).stdout
+
+
+def test_a_script_of_nearly_that_name_is_named(ask, tmp_path):
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    for missing in ("trian.py", "train"):
+        assert f"did you mean {tmp_path / 'train.py'}?" in said(ask("diagnose", str(tmp_path / missing)))
+
+
 def test_a_name_that_means_nothing_is_one_line_and_exit_code_2(ask):
     answer = ask("explain", "slowness")
-    assert answer.returncode == 2 and "no finding or fix is named 'slowness'" in said(answer)
+    assert answer.returncode == 2 and "no finding, fix or word is named 'slowness'" in said(answer)
 
 
 @pytest.mark.slow

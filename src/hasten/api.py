@@ -36,7 +36,7 @@ def diagnose(
         The run, its diagnosis and its findings.
 
     Raises:
-        CommandError: there is no such script or command.
+        CommandError: there is no such script or command, or an argument is not valid.
         NoStepError: no training step was seen.
         ScriptError: the script failed.
 
@@ -50,6 +50,7 @@ def diagnose(
     from hasten.measurement.measure import BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW, MeasureOptions, measure
 
     words, module = _words(command)
+    _check_seconds(seconds)
     options = MeasureOptions(
         seconds=seconds, quick=quick, begun_within=BEGUN_WITHIN, begun_within_if_slow=BEGUN_WITHIN_IF_SLOW
     )
@@ -73,7 +74,7 @@ def tune(
 
     Args:
         command: the command line, as in `diagnose`.
-        seconds: the budget.
+        seconds: the budget; a trial that has begun is finished.
         metric: a regular expression with one group for a number in the script's output that must not get worse.
         higher_is_better: whether higher values of the metric are better.
         plan: the file to write.
@@ -100,6 +101,7 @@ def tune(
     from hasten.tuning.tune import tune as search
 
     words, module = _words(command)
+    _check_seconds(seconds)
     path = Path(plan)
     check_place(path)
     chosen = Metric(pattern_of(metric), higher_is_better=higher_is_better) if metric is not None else None
@@ -125,7 +127,7 @@ def load_plan(path: str | Path = NAME) -> Plan:
         path: its file.
 
     Returns:
-        The plan: `settings` by the names of the fixes, the `command` it was made for, and whether it is proven.
+        The plan: `settings` of the fixes that are on, the `command` it was made for, and `is_proven`.
 
     Raises:
         PlanError: the file is missing or not a valid plan.
@@ -136,6 +138,11 @@ def load_plan(path: str | Path = NAME) -> Plan:
         {'bf16': True}
     """
     return read_plan(Path(path))
+
+
+def _check_seconds(seconds: float) -> None:
+    if not seconds > 0:
+        raise CommandError(f"seconds={seconds!r} is not valid: use a number above 0")
 
 
 def _words(command: str | Sequence[str]) -> tuple[list[str], bool]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED = _PACKAGE / "examples"
+BUNDLED = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parents[1] / "examples" / "case_studies"
+
+OWN_SCRIPT = "hasten diagnose train.py  (your own script)"  # the command that follows one of them
+
+
+def is_bundled(command: Sequence[str]) -> bool:
+    """Whether a command runs one of the scripts that hasten brings along."""
+    return any(word.endswith(".py") and Path(word).resolve().parent == BUNDLED for word in command)
 
 
 def cache_folder() -> Path:

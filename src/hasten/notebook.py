@@ -24,6 +24,8 @@ from hasten.result import Result
 from hasten.safe_text import redacted
 
 NO_STEP = "no optimizer step was seen in the block; put the training loop, with its optimizer's step, inside it"
+PENDING = "nothing was measured yet: the `with` block must end first, without an error"
+FEWEST_STEPS = 5  # uninstrumented; of fewer nothing can be said
 TOO_FEW = "the block ended after {} steps, too few to measure; let it train for a few seconds"
 
 
@@ -32,6 +34,7 @@ class InProcessMeasurement:
 
     def __init__(self) -> None:
         self.run: Run | None = None
+        self.why_not = PENDING
 
     def __enter__(self) -> InProcessMeasurement:
         from hasten.agent.child import begin
@@ -58,14 +61,18 @@ class InProcessMeasurement:
             raws = [read(RawRun, path) for path in files_of(RawRun, self._folder)]
             lines = [line for line in stage_lines(self._folder) if line.loader is None or line.pid == os.getpid()]
         if kind is None:
-            self.run = self._run(raws, lines)
+            try:
+                self.run = self._run(raws, lines)
+            except NoStepError as problem:  # what follows the block must run all the same
+                self.why_not = str(problem)
+                print(f"hasten: {problem}", file=sys.stderr)
 
     def _run(self, raws: list[RawRun], lines: list[StageLine]) -> Run:
         """Raises NoStepError."""
         if not raws or raws[0].first_step_at is None:
             raise NoStepError(NO_STEP)
         recorded = Recorded(raws[0], lines)
-        if not recorded.measured:
+        if len(recorded.measured) < FEWEST_STEPS:
             raise NoStepError(TOO_FEW.format(raws[0].num_steps))
         return run_of(
             recorded,
@@ -77,9 +84,6 @@ class InProcessMeasurement:
             samples=self._sampler.samples,
             sampler_cpu=self._sampler.cpu_seconds / max(time.perf_counter() - self._zero, 1e-9),
         )
-
-
-PENDING = "nothing was measured yet: the `with` block must end first, without an error"
 
 
 class Measured(Result):
@@ -102,15 +106,23 @@ class Measured(Result):
 
     @property
     def record(self) -> Run:
-        """The measured `Run`. Raises MeasurementError before the block has ended."""
-        run = self._here.run if self._here is not None else None
-        if run is None:
-            raise MeasurementError(PENDING)
-        return run
+        """The measured `Run`. Raises MeasurementError before the block has ended, and if too few steps were seen in it."""
+        if self._here is None or self._here.run is None:
+            raise MeasurementError(self._why_not)
+        return self._here.run
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the block has ended with enough steps."""
+        return self._here is not None and self._here.run is not None
+
+    @property
+    def _why_not(self) -> str:
+        return PENDING if self._here is None else self._here.why_not
 
     def __repr__(self) -> str:
-        if self._here is None or self._here.run is None:
-            return f"<hasten.Measured: {PENDING}>"
+        if not self.has_result:
+            return f"<hasten.Measured: {self._why_not}>"
         return super().__repr__()
 
 
@@ -121,8 +133,8 @@ def measure() -> Measured:
     of steps. When the block ends, all hooks are removed from PyTorch. All findings are estimates, because nothing is run a
     second time.
 
-    Raises:
-        NoStepError: at the end of the block, if it contains no step, or too few.
+    The block itself never fails for hasten's sake: if it held no step, or too few, that is printed, and asking for the result
+    raises MeasurementError. Only the thread that opened the block is measured.
 
     Example:
         ::

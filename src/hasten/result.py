@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.errors import DirectoryError, MeasurementError
+from hasten.errors import DirectoryError
 from hasten.launch.results import RESULTS, make_root
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class Result(ABC):
         """Return a DataFrame with one row per step: start and duration in seconds, samples, seconds of each phase.
 
         Raises:
-            MeasurementError: if pandas is not installed.
+            ImportError: if pandas is not installed.
         """
         from hasten.reports.export import COLUMNS, phases_of, rows_of
 
         try:
             import pandas as pd
         except ImportError:
-            raise MeasurementError("to_pandas() needs pandas; `pip install pandas`, or use record.steps") from None
+            raise ImportError("to_pandas() needs pandas; `pip install pandas`, or use record.steps") from None
         return pd.DataFrame(rows_of(self.record), columns=[*COLUMNS, *phases_of(self.record)])
 
     def to_html(self, path: str | Path) -> Path:
@@ -141,6 +141,24 @@ class Tuned(Diagnosed):
     def is_proven(self) -> bool:
         """Whether the plan is faster and passed the quality check."""
         return bool(self.settings) and self.tuning.proof is not None and self.tuning.proof.verdict == "proven"
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Copy the tuning run and its runs to a folder, and return the path of its record.
+
+        Args:
+            path: a folder like `.hasten`; by default nothing is copied, because `hasten report` finds the tuning run already.
+
+        Raises:
+            DirectoryError: if a file cannot be written.
+        """
+        saved = self.path / "tuning.json"
+        if path is None:
+            return saved
+        root = self.path.parent.parent
+        for name in (f"runs/{run}/run.json" for run in self.tuning.runs):
+            if (root / name).is_file():
+                _write(Path(path, name), (root / name).read_bytes())
+        return _write(Path(path, "tunings", self.tuning.id, saved.name), saved.read_bytes())
 
     def to_html(self, path: str | Path) -> Path:
         """Write the HTML page of the tuning run, and return its path. Raises DirectoryError if it cannot be written."""

@@ -369,17 +369,62 @@ def test_worker_init_fn_is_called_in_each_worker():
     assert set(values.tolist()) <= {100, 101}
 
 
-def test_an_iterable_dataset_falls_back_to_torch_with_one_warning():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(range(5))
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
 
-    loader = Loader(Stream(), 2)
-    with pytest.warns(UserWarning, match="iterable dataset"):
-        assert same(list(loader), list(DataLoader(Stream(), 2)))
+
+def test_an_iterable_dataset_is_read_by_torch_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        list(loader)
+        assert same(list(Loader(Stream(), 2)), list(DataLoader(Stream(), 2)))
+
+
+@pytest.mark.parametrize(
+    "given", [{"device": "cpu"}, {"cache": "1 MiB"}, {"workers": "threads", "on_error": "replace"}]
+)
+def test_what_torch_would_not_do_with_an_iterable_dataset_is_refused(given):
+    with pytest.raises(ValueError, match=", ".join(f"{name}=" for name in given)):
+        Loader(Stream(), 2, **given)
+
+
+def test_an_iterable_dataset_says_that_it_starts_over():
+    loader = Loader(Stream(), 2)
+    with pytest.warns(UserWarning, match="starts over"):
+        loader.load_state_dict(loader.state_dict())
+
+
+class Queue(Dataset):
+    """Gives what comes next, whatever is asked for, and draws."""
+
+    def __init__(self, draw):
+        self.left, self.draw = list(range(12)), draw
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        self.draw()
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1), lambda: None])
+def test_no_sample_is_built_twice_to_find_out_what_it_draws_from(draw):
+    assert [batch.tolist() for batch in Loader(Queue(draw), 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_batches_of_data_in_memory_are_pinned(monkeypatch):
+    pinned = []
+    monkeypatch.setattr("hasten.data.epoch.in_memory.torch_pin", lambda batch, _device: pinned.append(batch) or batch)
+    loader = Loader(TensorDataset(torch.arange(6)), 2)
+    batches = iter(loader)
+    batches._pin_memory = True  # as torch sets it where there is an accelerator
+    assert len(list(batches)) == len(pinned) == 3
+
+
+def test_an_unknown_device_is_a_wrong_argument():
+    with pytest.raises(ValueError, match="device='foo' is not valid"):
+        Loader(TensorDataset(torch.arange(6)), device="foo")
 
 
 def test_frameworks_find_a_dataloader_with_its_attributes():

@@ -37,6 +37,7 @@ def test_it_knows_the_version_and_the_files_that_need_to_be_in_a_wheel():
     assert {
         "hasten/py.typed",
         "hasten/docs/bottlenecks.md",
+        "hasten/docs/how-to/reading-the-report.md",
         "hasten/launch/autoload/hasten_autoload-1.dist-info/entry_points.txt",
     } <= release_check.expected_files()
 

@@ -58,7 +58,9 @@ def test_what_is_written_is_read_again(tmp_path):
     path = tmp_path / NAME
     write_plan(path, TUNING)
     plan = read_plan(path)
-    assert plan.settings == {"num_workers": 2, "cache": "8 GiB", "bf16": True, "compile": False, "decode": False}
+    assert plan.settings == {"num_workers": 2, "cache": "8 GiB", "bf16": True}
+    assert "compile = false" in path.read_text(encoding="utf-8"), "what was tried is written; nothing is set by it"
+    assert plan.is_proven
     assert plan.command == TUNING.command
     assert plan.proof == "proven" and plan.baseline_rate == 144.0
     assert [p.name for p in tmp_path.iterdir()] == [NAME]

@@ -138,4 +138,4 @@ def test_an_interrupted_search_keeps_what_is_known_and_comes_to_a_proven_plan_wh
 
     plan = read_plan(tmp_path / "hasten.toml")
     assert enabled_in(plan.settings) == tuning.settings and plan.proof == "proven"
-    assert said(run("tune", "--resume", script, cwd=tmp_path)).endswith("leave --resume out to start another")
+    assert said(run("tune", "--resume", script, cwd=tmp_path)).endswith("after its first trial; leave --resume out")

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hasten.workloads.catalog import SCRIPTS, WORKLOADS
+from hasten.folders import BUNDLED
+from hasten.workloads.catalog import WORKLOADS
 from hasten.workloads.images import XRAYS, make_images
 
 TINY = {
@@ -48,7 +49,7 @@ def arguments(name, data):
 def run(name, *arguments, cwd=None):
     # One thread: tiny convolutions on many threads mostly wait, and for seconds on a busy machine.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, SCRIPTS / f"{name}.py", *map(str, arguments)]
+    command = [sys.executable, BUNDLED / f"{name}.py", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd)
 
 
@@ -64,7 +65,7 @@ def test_a_script_trains_and_leaves_nothing(data, name, tmp_path):
 @pytest.mark.slow
 def test_each_script_runs_in_a_notebooks_cell_too(data, tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    cells = [f'%run "{SCRIPTS / name}.py" {" ".join(arguments(name, data))}' for name in TINY if name != "xray"]
+    cells = [f'%run "{BUNDLED / name}.py" {" ".join(arguments(name, data))}' for name in TINY if name != "xray"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     for name, cell in zip([name for name in TINY if name != "xray"], notebook.cells):
@@ -89,7 +90,7 @@ def test_an_epoch_can_be_longer_than_the_set_of_images(data):
 
 @pytest.fixture
 def xray(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.syspath_prepend(str(BUNDLED))
     yield importlib.import_module("xray")
     for name in ("xray", "image_folder"):
         sys.modules.pop(name, None)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hasten.errors import DataError
-from hasten.workloads.catalog import SCRIPTS, WORKLOADS, describe_data
+from hasten.folders import BUNDLED
+from hasten.workloads.catalog import WORKLOADS, describe_data
 from hasten.workloads.images import XRAYS, make_images
 
 XRAY, EFFICIENT = WORKLOADS["xray"], WORKLOADS["efficient"]
@@ -29,7 +30,7 @@ def test_a_script_imports_nothing_of_hasten(script):
 
 
 def test_every_script_beside_the_reader_is_a_workload():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"image_folder", *WORKLOADS}
+    assert {path.stem for path in BUNDLED.glob("*.py")} == {"image_folder", *WORKLOADS}
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ import sys
 import pytest
 from PIL import Image
 
-from hasten.workloads.catalog import SCRIPTS
+from hasten.folders import BUNDLED
 
 
 @pytest.fixture
 def reader(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.syspath_prepend(str(BUNDLED))
     import image_folder
 
     yield image_folder

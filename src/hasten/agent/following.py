@@ -117,17 +117,14 @@ class Pace:
 
     def line(self) -> str | None:
         """What to say at the end."""
-        rate = self.rate()
-        if rate is None:
+        if self.rate() is None:
             return None
-        said = (
-            f"{rate:.3g} samples/s over {self.num_steps} steps"
-            if rate < 1000
-            else (f"{rate:.0f} samples/s over {self.num_steps} steps")
-        )
-        if baseline := self._following.baseline_rate:
-            said += f"; without the plan {baseline:.4g} when it was made: {rate / baseline:.2f}x"
-        return said
+        # All that the script waited for counts, so that its own clock shows the same. No ratio to the baseline: that was
+        # measured at another time, and what else the machine did then is not known.
+        seconds = sum(self._seconds)
+        rate = sum(self._samples) / seconds
+        shown = f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
+        return f"{self.num_steps} steps, {shown} samples/s"
 
     def _say(self) -> None:
         # Ranks of one run would all say the same; loader workers have no steps.

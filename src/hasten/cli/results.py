@@ -138,7 +138,10 @@ def _print(saved: Saved, *, verbose: bool) -> None:
         )
     if saved.tuning is None or verbose:
         if saved.tuning is not None:
-            print("\nThe unmodified script, measured before its tuning:\n")
+            print(
+                "\nThe unmodified script, as it was measured before the search. The baseline above is a later figure: it took"
+                "\nturns with the plan, so that both were slowed down by the same things.\n"
+            )
         next = hasten_line("tune", saved.run.command) if saved.tuning is None else ""
         print_diagnosis(
             saved.run,
@@ -260,36 +263,50 @@ def add_explain(subparsers: Subparsers) -> None:
     parser = add_subcommand(
         subparsers,
         "explain",
-        "Say what a finding or a fix means; without a name, list them.",
+        "Say what a finding, a fix or a word of the report means; without a name, list them.",
         _explain,
-        examples={"hasten explain slow_decode": "a finding", "hasten explain bf16": "a fix"},
+        examples={
+            "hasten explain slow_decode": "a finding",
+            "hasten explain bf16": "a fix",
+            "hasten explain data wait": "a word",
+        },
     )
-    parser.add_argument(
-        "name", nargs="?", metavar="FINDING|FIX", help="as in a report, for example slow_decode or bf16"
-    )
+    parser.add_argument("name", nargs="*", metavar="NAME", help="as in a report: slow_decode, bf16, data wait")
 
 
 def _explain(args: argparse.Namespace) -> int:
     from hasten.optimizations.catalog import CATALOG
-    from hasten.reports.explanations import print_explanation, sections
+    from hasten.reports.explanations import first_sentence, print_explanation, sections, words
 
-    if args.name is None:
-        text = f"**Findings**: {', '.join(sections())}\n\n**Fixes**: {', '.join(CATALOG)}"
-    elif args.name in sections():
-        answers = [name for name, fix in CATALOG.items() if args.name in fix.answers]
-        fixes = f"\n\n**Fixes.** {', '.join(f'`{name}`' for name in answers)}" if answers else ""
-        text = f"**{args.name}**\n\n{sections()[args.name]}{fixes}"
-    elif args.name in CATALOG:
-        text = _fix(CATALOG[args.name])
+    name, word = "_".join(args.name), " ".join(args.name)
+    if not args.name:
+        found = "\n".join(f"- `{kind}`: {first_sentence(kind)}" for kind in sections())
+        fixes = "\n".join(f"- `{fix.name}`: {fix.title}" for fix in CATALOG.values())
+        text = f"**Findings**\n\n{found}\n\n**Fixes**\n\n{fixes}\n\n**Words**: {', '.join(words())}"
+    elif name in sections():
+        answers = [fix for fix, one in CATALOG.items() if name in one.answers]
+        fixes = f"\n\n**Fixes.** {', '.join(f'`{fix}`' for fix in answers)}" if answers else ""
+        text = f"**{name}**\n\n{sections()[name]}{fixes}"
+    elif (fix := CATALOG.get(name) or _tried_by(name)) is not None:
+        text = _fix(fix)
+    elif word in words():
+        text = f"**{word}**: {words()[word]}."
     else:
-        near = difflib.get_close_matches(args.name, [*sections(), *CATALOG], n=1)
+        near = difflib.get_close_matches(name, [*sections(), *CATALOG, *words()], n=1, cutoff=0.7)
         hint = f"did you mean {near[0]}?" if near else "`hasten explain` lists them"
-        raise CommandError(f"no finding or fix is named {args.name!r}; {hint}")
+        raise CommandError(f"no finding, fix or word is named {word!r}; {hint}")
     if args.json:
         print_json({"explanation": text})
     else:
         print_explanation(text, console=console())
     return 0
+
+
+def _tried_by(cause: str) -> Optimization | None:
+    """The fix that the diagnosis tries to confirm a cause."""
+    from hasten.optimizations.catalog import CATALOG
+
+    return next((fix for fix in CATALOG.values() if cause in {one.cause for one in fix.experiments}), None)
 
 
 def _fix(fix: Optimization) -> str:
@@ -298,7 +315,7 @@ def _fix(fix: Optimization) -> str:
         f"- Guarantee: {fix.guarantee}, {GUARANTEES[fix.guarantee]}.",
         f"- In `hasten.toml`, below `[fixes]`: `{fix.name}`; it may be {fix.allowed}.",
     ]
-    for what, names in (("Answers", fix.answers), ("Needs", fix.needs), ("Not with", fix.excludes)):
+    for what, names in (("For the findings", fix.answers), ("Needs", fix.needs), ("Not with", fix.excludes)):
         if names:
             lines.append(f"- {what}: {', '.join(f'`{name}`' for name in names)}.")
     return "\n\n".join([lines[0], "\n".join(lines[1:])])

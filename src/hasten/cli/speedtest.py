@@ -20,6 +20,7 @@ from hasten.cli.parts import (
     time_span,
 )
 from hasten.errors import CommandError
+from hasten.folders import OWN_SCRIPT
 from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hasten.workloads.catalog import Workload
 
 EVERY = "all"
-OWN_SCRIPT = "hasten diagnose train.py  (your own script)"
 SHORT, BUDGET = 55.0, 240.0  # seconds for one workload, without and with --full
 
 

@@ -22,6 +22,7 @@ from hasten.cli.parts import (
     time_span,
 )
 from hasten.errors import CommandError, PlanError
+from hasten.folders import OWN_SCRIPT, is_bundled
 from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def _tune(args: argparse.Namespace, *, resume: bool | None = None) -> int:
 
 def next_after_tuning(tuning: Tuning, plan: Path = PLAN) -> str:
     """The command to run after a tuning run: the script with the plan; "" if the plan is empty."""
+    if is_bundled(tuning.command):
+        return OWN_SCRIPT
     return (
         hasten_line("run", tuning.command, *(["--plan", str(plan)] if plan != PLAN else []))
         if tuning.settings

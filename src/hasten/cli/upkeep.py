@@ -168,7 +168,7 @@ def _mcp(_args: argparse.Namespace) -> int:
     except ImportError:
         found = None
     if found is None:
-        raise CommandError("hasten mcp needs the MCP SDK; `pip install 'hasten[mcp]'` installs it")
+        raise CommandError("hasten mcp needs the MCP SDK; `pip install 'mcp>=2'` installs it")
     from hasten.integrations.mcp_server import make_server
 
     make_server().run("stdio")

@@ -14,7 +14,17 @@ from multiprocessing.context import BaseContext
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+    default_convert,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
 from hasten.data.epoch.batches import BatchIterator
@@ -40,6 +50,13 @@ OWN = (
     "on_error",
     "max_error_rate",
 )  # arguments beyond DataLoader's
+UNREAD = {
+    "device": None,
+    "cache": None,
+    "disk_cache": None,
+    "workers": "auto",
+    "on_error": "raise",
+}  # by torch's iterator
 REPLACES = {  # an argument, and those of a DataLoader that it contradicts
     "shuffle": ("sampler", "batch_sampler"),
     "sampler": ("batch_sampler",),
@@ -49,9 +66,10 @@ REPLACES = {  # an argument, and those of a DataLoader that it contradicts
 
 
 class Loader(DataLoader[T], Generic[T]):
-    """A drop-in replacement for `torch.utils.data.DataLoader`: same arguments, same batches in the same order.
+    """A drop-in replacement for `torch.utils.data.DataLoader`: same arguments, same samples in the same order.
 
-    Random transforms draw from generators seeded by (seed, epoch, index), so batches do not depend on `num_workers`. The
+    Batches are equal bit for bit where a sample depends on its index alone. Random transforms draw other numbers than with
+    DataLoader: they draw from generators seeded by (seed, epoch, index), so batches do not depend on `num_workers`. The
     seed is drawn as DataLoader draws it: from `generator`, or from torch's global generator.
 
     Args:
@@ -134,16 +152,22 @@ class Loader(DataLoader[T], Generic[T]):
         if not 0.0 <= max_error_rate <= 1.0:
             raise ValueError(f"max_error_rate={max_error_rate!r} is not valid: use a number from 0 to 1")
         # Frameworks that recreate a loader read each argument from the attribute with its name.
-        self.device = None if device is None else torch.device(device)
+        try:
+            self.device = None if device is None else torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device={device!r} is not valid: {str(error).partition(chr(10))[0]}") from None
         self.cache = cache
         self.disk_cache = disk_cache
         self.pixels: PixelRule = pixels
         self.workers: Literal["auto", "processes", "threads"] = workers
         self.on_error: Literal["raise", "replace"] = on_error
         self.max_error_rate = max_error_rate
-        self._adjusts_workers = num_workers == "auto"
+        self.adjusts_workers = num_workers == "auto"
+        """Whether `num_workers` is "auto"."""
         self._state = LoaderState()
         self._reason = _why_not(self)
+        if isinstance(dataset, IterableDataset):
+            _check_iterable(self)
 
     @classmethod
     def from_dataloader(cls, loader: DataLoader[T], **options: Any) -> Loader[T]:
@@ -154,13 +178,23 @@ class Loader(DataLoader[T], Generic[T]):
             **options: arguments of Loader that are added, or that replace the DataLoader's own. What contradicts them is
                 left out: the sampler if you give `shuffle`, for example.
 
+        Raises:
+            TypeError: if `loader` is not a DataLoader, or of a class with an `__iter__` of its own.
+            ValueError: if an argument is not valid, or `dataset` is replaced but not a sampler that knows the old one.
+
         Example:
             >>> from torch.utils.data import DataLoader
             >>> loader = Loader.from_dataloader(DataLoader(list(range(6)), batch_size=3), cache="1 GiB")
             >>> [batch.tolist() for batch in loader]
             [[0, 1, 2], [3, 4, 5]]
         """
+        if not isinstance(loader, DataLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"from_dataloader needs a torch.utils.data.DataLoader, not {type(loader).__name__}")
+        if type(loader).__iter__ not in (DataLoader.__iter__, Loader.__iter__):
+            raise TypeError(f"{type(loader).__name__} has an __iter__ of its own, which a Loader would not call")
         arguments = arguments_of(loader)
+        if "dataset" in options and not {"shuffle", "sampler", "batch_sampler"} & {*options}:
+            arguments |= _order_of_another(arguments)
         for given, replaced in REPLACES.items():
             if given in options:
                 for name in replaced:
@@ -181,7 +215,7 @@ class Loader(DataLoader[T], Generic[T]):
             workers=self.workers,
             on_error=self.on_error,
             max_error_rate=self.max_error_rate,
-            adjusts_workers=self._adjusts_workers,
+            adjusts_workers=self.adjusts_workers,
         )
 
     def __iter__(self) -> _BaseDataLoaderIter:
@@ -191,7 +225,7 @@ class Loader(DataLoader[T], Generic[T]):
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._reason is not None:
-            warnings.warn(f"hasten.Loader falls back to torch's own DataLoader: {self._reason}", stacklevel=3)
+            warnings.warn(f"hasten.Loader falls back to torch's own DataLoader: {self._reason}", stacklevel=4)
             self._reason = None  # warn once
         if isinstance(self.dataset, IterableDataset):
             return super()._get_iterator()
@@ -234,10 +268,14 @@ class Loader(DataLoader[T], Generic[T]):
 
         The number of workers may differ from the saved run's.
 
+        Where the sampler has an `epoch`, as DistributedSampler does, it is set to the saved one.
+
         Raises:
-            StateError: if `state` is not valid for this loader.
+            StateError: if `state` is not valid; at `iter()`, if the sampler does not repeat the order of the saved epoch.
         """
         self._state.resumed = from_state(state, batch_size=self.batch_size)
+        if isinstance(self.dataset, IterableDataset):
+            warnings.warn("an iterable dataset cannot be resumed by its loader: the epoch starts over", stacklevel=2)
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch number to the sampler, the batch sampler and the dataset if they define `set_epoch`."""
@@ -251,8 +289,8 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     """The arguments that a DataLoader was made with, as they are now."""
     arguments: dict[str, Any] = {
         "dataset": loader.dataset,
-        "num_workers": loader.num_workers,
-        "collate_fn": loader.collate_fn,
+        "num_workers": "auto" if isinstance(loader, Loader) and loader.adjusts_workers else loader.num_workers,
+        "collate_fn": None if loader.collate_fn in (default_collate, default_convert) else loader.collate_fn,
         "pin_memory": loader.pin_memory,
         "timeout": loader.timeout,
         "worker_init_fn": loader.worker_init_fn,
@@ -260,6 +298,7 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
         "generator": loader.generator,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
+        "pin_memory_device": getattr(loader, "pin_memory_device", ""),
         "in_order": getattr(loader, "in_order", True),
     }
     if isinstance(loader, Loader):
@@ -275,6 +314,24 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {**arguments, "batch_size": None, "sampler": loader.sampler}
 
 
+def _order_of_another(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that order another dataset as the one they are of. Raises ValueError if only its sampler knows how."""
+    sampler = arguments.pop("sampler", None)
+    if "batch_sampler" in arguments or type(sampler) not in (RandomSampler, SequentialSampler, type(None)):
+        name = type(arguments.get("batch_sampler", sampler)).__name__
+        raise ValueError(f"{name} is made for the old dataset: give sampler= or shuffle= for the new one")
+    return {"shuffle": True} if type(sampler) is RandomSampler else {}
+
+
+def _check_iterable(loader: Loader[Any]) -> None:
+    given = [name for name, default in UNREAD.items() if getattr(loader, name) != default]
+    if given:
+        names = ", ".join(f"{name}=" for name in given)
+        raise ValueError(
+            f"{names} cannot be used with an iterable dataset, which torch's own DataLoader reads: leave it out"
+        )
+
+
 def _check(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name}={value!r} is not valid: use one of {', '.join(map(repr, known))}")
@@ -282,7 +339,7 @@ def _check(name: str, value: object, known: tuple[str, ...]) -> None:
 
 def _why_not(loader: Loader[Any]) -> str | None:
     if isinstance(loader.dataset, IterableDataset):
-        return "an iterable dataset orders its samples itself"
+        return None
     if loader.num_workers and loader.workers != "threads" and not hasattr(socket, "AF_UNIX"):
         return f"worker processes need Unix sockets, which {sys.platform} does not have; try workers='threads'"
     return None

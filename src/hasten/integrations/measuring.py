@@ -48,12 +48,14 @@ class MeasuredTraining:
             return
         try:
             running.__exit__(None, None, None)
+            if not running.has_result:
+                return
             self.result = running
             if shows and self._html is not None:
                 print(f"hasten: wrote {running.to_html(self._html)}", file=sys.stderr)
             elif shows:
                 print(running)
-        except HastenError as problem:  # too few steps, a folder that cannot be written
+        except HastenError as problem:  # a folder that cannot be written
             print(f"hasten: {problem}", file=sys.stderr)
         except Exception as problem:
             print(f"hasten: the result cannot be shown ({problem!r})", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 import shutil
@@ -63,7 +64,7 @@ def command_argv(argv: Sequence[str], *, module: bool) -> list[str]:
     first = Path(argv[0])
     if first.suffix == ".py":
         if not first.is_file():
-            raise CommandError(f"no such script: {argv[0]}; check the path and the working directory")
+            raise CommandError(f"no such script: {argv[0]}; {_near(first)}")
         return [sys.executable, *argv]
     # A program of this environment, torchrun among them, is meant also where the environment is not activated.
     found = shutil.which(argv[0]) or shutil.which(argv[0], path=str(Path(sys.executable).parent))
@@ -75,7 +76,14 @@ def command_argv(argv: Sequence[str], *, module: bool) -> list[str]:
         raise CommandError(f"{argv[0]} is a notebook; use hasten.measure() in it, or `jupyter nbconvert --to script`")
     if first.is_file():
         raise CommandError(f"{argv[0]} is neither a Python script (.py) nor executable; try `python {argv[0]}`")
-    raise CommandError(f"no such script or command: {argv[0]}")
+    raise CommandError(f"no such script or command: {argv[0]}; {_near(first)}")
+
+
+def _near(missing: Path) -> str:
+    """What to try instead of a script that is not there."""
+    names = [path.name for path in missing.parent.glob("*.py")]
+    near = difflib.get_close_matches(missing.with_suffix(".py").name, names, n=1)
+    return f"did you mean {missing.with_name(near[0])}?" if near else "check the path and the working directory"
 
 
 @dataclass(kw_only=True)

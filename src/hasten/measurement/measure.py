@@ -49,6 +49,7 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
+SHOWN_CAUSES = 3  # of a launch, in the progress line
 # Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
 BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
 SLOW_STEP = 0.3  # seconds, from which a step needs more time for the same certainty
@@ -242,8 +243,9 @@ class _Measuring:
             if further.most(found) < WORTH:
                 continue
             begun.append(further)
-            subject = "causes" if further.interventions is not None else further.name.replace("_", " ")
-            what = f"confirming {subject} ({len(begun)} of {len(begun) + len(waiting)})"
+            causes = [cause.replace("_", " ") for cause in further.causes]
+            subject = ", ".join(causes[:SHOWN_CAUSES]) + (", ..." if len(causes) > SHOWN_CAUSES else "")
+            what = f"trying without {subject} (launch {len(begun)} of up to {len(begun) + len(waiting)})"
             if further.interventions is not None:
                 found += self._alternating(what, further)
                 continue

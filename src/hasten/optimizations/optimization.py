@@ -198,7 +198,10 @@ def no_gain(tried: Intervention) -> NotProposed:
     if ratio.low <= 0.0:  # too few steps for an interval
         return NotProposed(reason="no gain was seen in the diagnosis", state="does not help")
     speedup = Interval(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
-    return NotProposed(reason=f"{format.ratio_interval(speedup)} as fast in the diagnosis", state="does not help")
+    unclear = "; too noisy to exclude a gain" if speedup.high > 1 / (1 - WORTH) else ""
+    return NotProposed(
+        reason=f"{format.ratio_interval(speedup)} as fast in the diagnosis{unclear}", state="does not help"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the optimization

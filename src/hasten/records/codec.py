@@ -56,7 +56,7 @@ def from_json(kind: type[AnyRecord], data: bytes, *, source: str = "the record")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordError(f"{source} is corrupt or not a hasten record ({error}); measure again") from None
     if version > RECORD_VERSION:
-        raise RecordError(f"{source} was written by a newer hasten; run `pip install --upgrade hasten`")
+        raise RecordError(f"{source} was written by a newer hasten; upgrade hasten")
     if version < RECORD_VERSION:
         raise RecordError(f"{source} was written by an older hasten; measure again")
     try:

@@ -71,10 +71,10 @@ def _in_order(breakdown: Breakdown) -> list[tuple[str, float | None]]:
 
 
 def _glyphs(sheet: Sheet) -> str:
-    """Characters of the bar's parts: one block in color, four shades in monochrome, ASCII where blocks cannot be shown."""
-    if not sheet.can_show("█░▓▒"):
-        return "#.=o*-+:"
-    return "█" if sheet.colored else "█░▓▒"
+    """Characters of the bar's parts: one block in color, nine patterns in monochrome, ASCII where blocks cannot be shown."""
+    if not sheet.can_show("█░▓▒▞▤▥▦▧"):
+        return "#.=o*-+:%"
+    return "█" if sheet.colored else "█░▓▒▞▤▥▦▧"
 
 
 def _segments(parts: Sequence[_Part], *, width: int) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""What each finding means: the sections of docs/bottlenecks.md, which an installed package carries."""
+"""What each finding and each word of a report means: from two pages of the docs, which an installed package carries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rich.markdown import Markdown
 from hasten.reports.sheet import Sheet, legible
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_INSTALLED = _PACKAGE / "docs" / "bottlenecks.md"
-PAGE = _INSTALLED if _INSTALLED.is_file() else _PACKAGE.parents[1] / "docs" / "bottlenecks.md"
+_DOCS = next(docs for docs in (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs") if docs.is_dir())
+PAGE = _DOCS / "bottlenecks.md"
+_WORDS = _DOCS / "how-to" / "reading-the-report.md"
+_ROW = re.compile(r"^\| ([^|`]+) \| ([^|]+) \|$", re.MULTILINE)
 _DETECTED = "**How it is detected.**"
 _WIDEST = 100  # longer lines are hard to read
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -26,6 +28,18 @@ def sections() -> dict[str, str]:
     return {
         kind.strip(): _LINK.sub(r"\1", text).strip() for kind, _, text in (part.partition("\n") for part in parts)
     }
+
+
+@functools.cache
+def words() -> dict[str, str]:
+    """What the words of a report mean."""
+    rows = _ROW.findall(_WORDS.read_text(encoding="utf-8"))
+    return {word.strip(): _LINK.sub(r"\1", text) for names, text in rows[1:] for word in names.split(",")}
+
+
+def first_sentence(kind: str) -> str:
+    """What a finding means, in short."""
+    return sections()[kind].partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def detection_of(kind: str) -> str:

@@ -97,10 +97,7 @@ def _add_followed(sheet: Sheet, followed: Sequence[PlannedRunRecord]) -> None:
         return
     last, runs = followed[0], format.count(len(followed), noun="run")
     rate, steps = format.rate(last.samples_per_second), format.count(last.num_steps, noun="step")
-    gain = (
-        f" ({format.ratio(last.samples_per_second / last.baseline_rate)} the baseline)" if last.baseline_rate else ""
-    )
-    sheet.paragraph(f"{runs} with a plan since then; the last one: {rate}{gain} over {steps}", label="Later runs")
+    sheet.paragraph(f"{runs} with a plan; the last one: {rate} over {steps}", label="Since")
 
 
 def headline(tuning: Tuning) -> str:

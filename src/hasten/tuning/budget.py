@@ -197,7 +197,9 @@ def last_tuning(root: Path, command: Sequence[str]) -> Tuning:
             raise ResumeError(f"{error}; or leave --resume out to start another search") from None
         if tuning.command == tuple(command) and tuning.id == path.parent.name:
             if tuning.state == "done":
-                raise ResumeError("the last search of this command finished; leave --resume out to start another")
+                raise ResumeError(
+                    "no search of this command was interrupted after its first trial; leave --resume out"
+                )
             return tuning
     raise ResumeError("there is no search of this command to resume; leave --resume out")
 

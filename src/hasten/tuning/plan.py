@@ -47,6 +47,11 @@ class Plan:
     machine: Mapping[str, str] = field(default_factory=dict)
     source: str = NAME
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it was faster and passed the quality check when it was made."""
+        return self.proof == "proven"
+
 
 def read_plan(path: Path) -> Plan:
     """The plan of a file. Raises PlanError."""
@@ -75,7 +80,7 @@ def read_plan(path: Path) -> Plan:
     made = _of_kinds(data.get("made", {}), _MADE, path, "made")
     machine = data.get("machine", {})
     return Plan(
-        settings=settings,
+        settings={name: value for name, value in settings.items() if value is not False},  # left to the script
         command=tuple(made.get("command", ())),
         proof=made.get("proof", "not proven"),
         baseline_rate=made.get("baseline_rate"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hasten import format
 from hasten.errors import CommandError
 from hasten.launch.environment import plugin_environment
 from hasten.launch.results import FOLLOWED, make_root
@@ -27,6 +28,9 @@ def run_under(plan: Plan, command: Sequence[str], *, recorded: Sequence[str], ro
         print(
             "hasten: the plan is not applied: TORCH_DEVICE_BACKEND_AUTOLOAD=0 prevents it; unset it", file=sys.stderr
         )
+    else:
+        fixes = format.settings(plan.settings, none="no fixes")
+        print(f"hasten: running with {fixes}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     try:

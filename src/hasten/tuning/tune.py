@@ -38,6 +38,7 @@ from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
 from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
 
+BEFORE_TRIALS = "interrupted while the script was measured: nothing was tried, and the plan is as it was"
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
 EARLY = 1.5  # times what is kept for the proof at the end: with less left, the first plan is not proven before
@@ -101,7 +102,10 @@ class _Tuning:
     def _search_in(self, journal: Journal, before: Tuning | None) -> None:
         with Workspace() as self.workspace:
             self.bench = Bench(self.command, self.workspace, patience=self.budget.patience)
-            first, run_id = self._first(before)
+            try:
+                first, run_id = self._first(before)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(BEFORE_TRIALS) from None
             journal.reserve = self._reserve(first)
             begun = self._begun(journal.folder.name, first, run_id)
             if before is not None and before.runs:  # its baseline may have been measured again

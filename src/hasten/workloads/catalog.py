@@ -14,12 +14,10 @@ from pathlib import Path
 from PIL import Image
 
 from hasten.errors import DataError
+from hasten.folders import BUNDLED
 from hasten.workloads.images import PHOTOS, SCENES, THUMBNAILS, XRAYS, ImageSet, make_images
 
 ENDLESS = 1000  # epochs: more than anybody waits for; a measured run ends by itself
-_PACKAGE = Path(__file__).resolve().parents[1]
-_INSTALLED = _PACKAGE / "examples"
-SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parents[1] / "examples" / "case_studies"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Workload:
     @property
     def script(self) -> Path:
         """The path of the script."""
-        return SCRIPTS / f"{self.name}.py"
+        return BUNDLED / f"{self.name}.py"
 
     def prepare(self, *, num_images: int, on_progress: Callable[[int, int], object] | None = None) -> Path:
         """Return a folder of made images; the second time they are there already. Raises DirectoryError."""
@@ -60,7 +58,7 @@ def describe_data(workload: Workload, folder: Path, *, num_images: int) -> tuple
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; pass --data with one that exists")
     try:
-        train, val, labels = runpy.run_path(str(SCRIPTS / "image_folder.py"))[workload.reader](folder, num_images)
+        train, val, labels = runpy.run_path(str(BUNDLED / "image_folder.py"))[workload.reader](folder, num_images)
     except OSError as error:
         raise DataError(str(error)) from None
     except ValueError as error:

@@ -176,3 +176,72 @@ def test_an_incomplete_state_raises():
     del state["position"]["base_seed"]
     with pytest.raises(StateError, match="incomplete or corrupt"):
         Loader(Drawing(), 4).load_state_dict(state)
+
+
+class Counting(Sampler):
+    """Counts its epochs itself, and shuffles by their number; `hidden`: under a name that nobody knows."""
+
+    def __init__(self, hidden=False):
+        self.name = "round" if hidden else "epoch"
+        setattr(self, self.name, 0)
+
+    def __len__(self):
+        return 42
+
+    def __iter__(self):
+        setattr(self, self.name, getattr(self, self.name) + 1)
+        generator = torch.Generator().manual_seed(getattr(self, self.name))
+        return iter(torch.randperm(42, generator=generator).tolist())
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_sampler_that_counts_its_epochs_continues_in_the_saved_one(before):
+    loader = Loader(Drawing(), 4, sampler=Counting())
+    for _ in range(before):
+        list(loader)
+    rest, resumed = rest_and_resumed(loader, Loader(Drawing(), 4, sampler=Counting()))
+    assert len(rest) == 10 and same(rest, resumed)
+
+
+def test_a_distributed_sampler_continues_in_the_saved_epoch():
+    def sampler():
+        return DistributedSampler(Drawing(), num_replicas=2, rank=0, shuffle=True)
+
+    loader = Loader(Drawing(), 4, sampler=sampler())
+    loader.set_epoch(3)
+    assert same(*rest_and_resumed(loader, Loader(Drawing(), 4, sampler=sampler())))
+
+
+OTHERS = {
+    "a sampler with a state that nobody knows": lambda: Loader(Drawing(), 4, sampler=Counting(hidden=True)),
+    "another order": lambda: Loader(Drawing(), 4),
+    "too few samples": lambda: Loader(torch.utils.data.Subset(Drawing(), range(3)), 4),
+    "another sampler": lambda: Loader(Drawing(), 4, sampler=[0] * 42),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_epoch_whose_order_cannot_be_repeated_is_refused(name):
+    loader = Loader(Drawing(), 4, sampler=Counting(hidden=True))
+    list(loader)
+    next(iter(loader))
+    other = OTHERS[name]()
+    other.load_state_dict(saved(loader.state_dict()))
+    with pytest.raises(StateError, match="does not repeat the order of the saved epoch"):
+        iter(other)
+    assert list(other), "the state is dropped: the next epoch begins as usual"
+
+
+@pytest.mark.parametrize("state", [{"hasten_loader": 2}, {"hasten_loader": 2, "position": 3}])
+def test_a_corrupt_state_raises(state):
+    with pytest.raises(StateError, match="incomplete or corrupt"):
+        Loader(Drawing(), 4).load_state_dict(state)
+
+
+def test_a_state_without_generators_raises():
+    loader = Loader(Drawing(), 4)
+    next(iter(loader))
+    state = loader.state_dict()
+    state["position"]["generators"] = {}
+    with pytest.raises(StateError, match="lacks numpy, own, python, torch"):
+        Loader(Drawing(), 4).load_state_dict(state)

@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
-from hasten.data.epoch.resume import Position, read_generators, write_generators
+from hasten.data.epoch.resume import Checksums, Position, read_generators, write_generators
 from hasten.data.epoch.state import LoaderState
 from hasten.data.generators import mix, preserve_generators
+from hasten.errors import StateError
 
 
 class BaseIterator(_BaseDataLoaderIter):
@@ -26,12 +27,13 @@ class BaseIterator(_BaseDataLoaderIter):
         self._own = generators_of(loader)
         resumed = state.take_resumed()
         if resumed is None:
-            generators = read_generators(self._own)
+            generators, epochs = read_generators(self._own), epochs_of(loader)
             super().__init__(loader)  # draws a seed, as torch's own iterators do
-            self._begin(Position(loader.batch_size, self._base_seed, 0, True, generators))
+            self._begin(Position(loader.batch_size, self._base_seed, 0, True, generators, epochs=epochs))
         else:
             with preserve_generators():  # by now the training loop uses the global generators
                 write_generators(resumed.generators, self._own)
+                set_epochs(loader, resumed.epochs)
                 super().__init__(loader)  # creates the sampler's iterator and draws a seed, as at the epoch's start
                 if not resumed.has_drawn_seed:
                     self._recreate_order(resumed, loader)
@@ -41,9 +43,10 @@ class BaseIterator(_BaseDataLoaderIter):
         """Start another epoch with the existing workers."""
         resumed = self._state.take_resumed()
         if resumed is None:
-            generators = read_generators(self._own)
+            generators, epochs = read_generators(self._own), epochs_of(loader)
             super()._reset(loader, first_iter)
-            self._begin(Position(loader.batch_size, self._base_seed, self._position.epoch + 1, False, generators))
+            number = self._position.epoch + 1
+            self._begin(Position(loader.batch_size, self._base_seed, number, False, generators, epochs=epochs))
         else:
             with preserve_generators():
                 self._recreate_order(resumed, loader)
@@ -51,12 +54,14 @@ class BaseIterator(_BaseDataLoaderIter):
 
     def _begin(self, position: Position) -> None:
         self._position = self._state.position = position
-        self._keys = self._order(self._sampler_iter)
+        self._checksums = Checksums(self._order(self._sampler_iter))
+        self._keys: Iterator[Any] = self._checksums
         self._seed = mix(position.base_seed, position.epoch)
 
     def _recreate_order(self, position: Position, loader: DataLoader[Any]) -> None:
         """Recreate the order with the generators restored: some samplers draw it now, before the seed, others after it."""
         write_generators(position.generators, self._own)
+        set_epochs(loader, position.epochs)
         self._sampler_iter = iter(cast("Iterable[Any]", self._index_sampler))
         if position.has_drawn_seed:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
@@ -65,6 +70,12 @@ class BaseIterator(_BaseDataLoaderIter):
         self._base_seed = position.base_seed
         self._begin(position)
         self._skip(position.batches)
+        if position.batches and self._checksums.take(position.batches) != position.checksum:
+            self._state.position = None
+            raise StateError(
+                "the sampler does not repeat the order of the saved epoch; before iter(), restore the dataset and what "
+                "the sampler draws from, for example loader.set_epoch(n)"
+            )
         self._num_yielded = position.batches
 
     def __next__(self) -> Any:
@@ -74,6 +85,9 @@ class BaseIterator(_BaseDataLoaderIter):
             if self._state.position is self._position:
                 self._state.position = None
             raise
+        checksum = self._checksums.take(1)
+        if checksum is not None:
+            self._position.checksum = checksum
         self._position.batches = self._num_yielded
         return batch
 
@@ -85,6 +99,24 @@ class BaseIterator(_BaseDataLoaderIter):
     def _order(self, given: Iterator[Any]) -> Iterator[Any]:
         """Yield the keys of each batch; `given` is the sampler's own iterator, which has been created already."""
         return given
+
+
+def _samplers_of(loader: DataLoader[Any]) -> dict[str, object]:
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    return {"sampler": loader.sampler, "batch_sampler": loader.batch_sampler, "inner": inner}
+
+
+def epochs_of(loader: DataLoader[Any]) -> dict[str, int]:
+    """The `epoch` of each sampler that counts them, as DistributedSampler does."""
+    found = {name: getattr(sampler, "epoch", None) for name, sampler in _samplers_of(loader).items()}
+    return {name: epoch for name, epoch in found.items() if type(epoch) is int}
+
+
+def set_epochs(loader: DataLoader[Any], epochs: dict[str, int]) -> None:
+    """Set them, where the samplers have them."""
+    for name, sampler in _samplers_of(loader).items():
+        if name in epochs and type(getattr(sampler, "epoch", None)) is int:
+            sampler.epoch = epochs[name]  # type: ignore[attr-defined]
 
 
 def generators_of(loader: DataLoader[Any]) -> dict[str, torch.Generator]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.data.epoch.base import BaseIterator
 from hasten.data.epoch.columns import Columns
@@ -59,6 +60,8 @@ class InMemoryIterator(BaseIterator):
             batch = (self._on_host if on_host else self._columns).gather(indices)
         if self._transfer is not None and on_host:
             batch = self._transfer.receive(self._transfer.send(batch))
+        elif self._pin_memory and on_host:
+            batch = torch_pin(batch, self._pin_memory_device)
         self._state.counts.count_batch(len(indices), waited=time.perf_counter() - began, ready=0)
         return batch
 

@@ -1,12 +1,17 @@
 """Resume mid-epoch without building the samples of earlier batches.
 
-The state consists of plain values that `torch.load(weights_only=True)` accepts. The number of workers may change.
+The state consists of plain values that `torch.load(weights_only=True)` accepts. The number of workers may change. A sampler
+may hide what its order depends on; so the state holds a checksum of the indices so far, and a resumed epoch whose earlier
+indices differ is refused.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +19,8 @@ import torch
 
 from hasten.errors import StateError
 
-VERSION = 1
+VERSION = 2
+GENERATORS = {"own", "torch", "python", "numpy"}
 
 
 @dataclass
@@ -32,6 +38,35 @@ class Position:
     """Their states at the start of the epoch."""
     batches: int = 0
     """Batches returned so far."""
+    checksum: int = 0
+    """Of their indices."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """The samplers' own counts of epochs, at the start of the epoch."""
+
+
+class Checksums:
+    """The indices of each batch, and a checksum of all so far for each that was not returned yet."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self._keys = iter(keys)
+        self._last = 0
+        self._waiting: deque[int] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        keys = next(self._keys)
+        plain = keys.numpy().tobytes() if isinstance(keys, torch.Tensor) else repr(keys).encode()
+        self._last = zlib.crc32(plain, self._last)
+        self._waiting.append(self._last)
+        return keys
+
+    def take(self, count: int) -> int | None:
+        """The checksum up to the next `count` batches; None if there were fewer."""
+        if count > len(self._waiting):
+            return None
+        return [self._waiting.popleft() for _ in range(count)][-1]
 
 
 def to_state(position: Position | None) -> dict[str, Any]:
@@ -43,12 +78,15 @@ def from_state(state: Any, *, batch_size: int | None) -> Position | None:
     """Return the position stored in a state. Raises StateError if it does not come from such a loader."""
     if not isinstance(state, dict) or state.get("hasten_loader") != VERSION:
         raise StateError("this is not the state of a hasten.Loader; pass the value that its state_dict() returned")
-    if state["position"] is None:
+    if state.get("position", state) is None:
         return None
     try:
         position = Position(**state["position"])
-    except TypeError as error:
+        missing = GENERATORS - {*position.generators}
+    except (KeyError, TypeError) as error:
         raise StateError(f"the state of a hasten.Loader is incomplete or corrupt: {error}") from None
+    if missing:
+        raise StateError(f"the state of a hasten.Loader is incomplete: it lacks {', '.join(sorted(missing))}")
     if position.batch_size != batch_size:
         raise StateError(
             f"the state was saved with batch_size={position.batch_size}, but the loader has batch_size={batch_size}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from hasten.data.epoch.pending import PendingBatch
@@ -70,6 +71,13 @@ class Counts:
 
     def count_replaced(self, pending: PendingBatch, *, most: float) -> None:
         """Count the replaced samples of a batch. Raises SampleRateError if there are too many."""
+        if not self.num_replaced:
+            first = pending.replaced[0]
+            warnings.warn(
+                f"sample {first.index!r} could not be built and is replaced by another: {first.error}; "
+                "loader.stats().num_replaced counts them from here on",
+                stacklevel=2,
+            )
         self.num_replaced += len(pending.replaced)
         if self.num_replaced < FEWEST_REPLACED or self.num_replaced <= most * self.num_built:
             return

@@ -16,6 +16,7 @@ import torch
 
 from hasten.data.generators import (
     ALL,
+    Snapshot,
     has_cached_normal,
     preserve_generators,
     restore,
@@ -47,9 +48,10 @@ class SampleBuilder:
     """Builds samples for one worker of a pool.
 
     A dataset that draws from the global generators must find them seeded for each sample. Most datasets draw from one of
-    them or from none, and seeding all of them would take longer than building many a sample does. So samples are built
-    without seeding; if a generator turns out to have been used, they are built again, and from then on that generator is
-    seeded. In a thread, the training loop uses the global generators at the same time, so they are left alone.
+    them or from none, and seeding all of them would take longer than building many a sample does. So all are seeded for the
+    first task, and from then on those that it drew from. If another one turns out to have been used later, the samples of
+    that task are built again, and it is seeded, too. In a thread, the training loop uses the global generators at the same
+    time, so they are left alone.
     """
 
     def __init__(
@@ -68,8 +70,13 @@ class SampleBuilder:
         self._note = note
         self._layouts: dict[int, Layout] = {}
         self._watches = not is_thread
-        self._seeded = ALL if self._watches and has_cached_normal() else frozenset[str]()
+        self._seeded = ALL if self._watches else frozenset[str]()
         """The generators that are seeded for each sample."""
+        self._is_learning = self._watches and not has_cached_normal()
+        """During the first task: which generators the dataset draws from."""
+        self._drawn = frozenset[str]()
+        self._at_seed: Snapshot | None = None
+        """The generators as they were seeded last, while learning."""
         self._borrowed_checks: list[Callable[[], bool]] | None = []
         """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
@@ -101,17 +108,38 @@ class SampleBuilder:
         with (
             preserve_generators() if self._seeded and not self._is_process else contextlib.nullcontext()
         ):  # the training loop's
-            if not self._watches or self._seeded == ALL:
+            if not self._watches or (self._seeded == ALL and not self._is_learning):
                 return self._do(task)
             before = snapshot()
             result = self._do(task)
+            if self._is_learning and self._at_seed is not None:
+                self._is_learning = False
+                drawn = self._drawn | self._at_seed.moved(snapshot())
+                self._seeded = self._worth_seeding(drawn)
+                return result
             drawn = before.moved(snapshot())
+            if self._is_learning:  # the first task seeded nothing
+                self._is_learning, self._seeded = False, frozenset()
             if drawn <= self._seeded:
                 return result
             restore(before)
-            # Torch's seed can be read without a draw, and the training loop can make NumPy cache a normal number.
-            self._seeded |= drawn | {"torch"} if self._is_process else ALL
+            self._seeded |= self._worth_seeding(drawn)
             return None
+
+    def _worth_seeding(self, drawn: frozenset[str]) -> frozenset[str]:
+        """What to seed of a dataset that draws from these."""
+        if not drawn:
+            return frozenset()
+        # Torch's seed can be read without a draw, and the training loop can make NumPy cache a normal number.
+        return drawn | {"torch"} if self._is_process else ALL
+
+    def _seed(self, seed: int) -> None:
+        """Seed the generators that the dataset draws from."""
+        if self._is_learning and self._at_seed is not None:
+            self._drawn |= self._at_seed.moved(snapshot())
+        seed_generators(seed, self._seeded)
+        if self._is_learning:
+            self._at_seed = snapshot()
 
     def _do(self, task: Task) -> Result:
         result = Result(task.batch, task.start, len(task.indices))
@@ -224,7 +252,7 @@ class SampleBuilder:
         samples = self._fetch(task, result)
         began = time.perf_counter()
         if self._seeded:  # in case collate_fn draws
-            seed_generators(sample_seed(task.seed, repr(task.indices), 1), self._seeded)
+            self._seed(sample_seed(task.seed, repr(task.indices), 1))
         batch = config.collate(samples)
         if self._is_process:
             self._pack(batch, task, result)
@@ -240,7 +268,7 @@ class SampleBuilder:
             return [with_floats(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
         began = time.perf_counter()
         if self._seeded:
-            seed_generators(sample_seed(task.seed, repr(task.indices), 0), self._seeded)
+            self._seed(sample_seed(task.seed, repr(task.indices), 0))
         samples = config.dataset.__getitems__(task.indices)
         result.sample_seconds += time.perf_counter() - began
         return samples
@@ -294,7 +322,7 @@ class SampleBuilder:
                         index, self._drawing(task, at, index), borrowed_checks=borrowed_checks
                     )
             if self._seeded:
-                seed_generators(_seed_of(task, at, index), self._seeded)
+                self._seed(_seed_of(task, at, index))
             return self._config.dataset[index]
         finally:
             self._result.sample_seconds += time.perf_counter() - began

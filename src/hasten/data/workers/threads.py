@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import sys
 import threading
@@ -9,7 +11,6 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from hasten.data.layout.arena import Arena
 from hasten.data.memo.table import hold_installed
@@ -81,9 +82,19 @@ class ThreadPool:
         self._finalizer()
 
 
+def _one_thread() -> contextlib.AbstractContextManager[object]:
+    """OpenMP on one thread, for this thread only."""
+    known = os.environ.get("KMP_DUPLICATE_LIB_OK")
+    from threadpoolctl import threadpool_limits
+
+    if known is None:  # threadpoolctl sets it, and every child would inherit it
+        os.environ.pop("KMP_DUPLICATE_LIB_OK", None)
+    return threadpool_limits(1, user_api="openmp")
+
+
 def _work(builder: SampleBuilder, tasks: Tasks, results: Results) -> None:
     torch.empty(0)  # torch sets a new thread's number of OpenMP threads at its first operation
-    with threadpool_limits(1, user_api="openmp"):  # affects this thread only
+    with _one_thread():
         while (task := tasks.get()) is not None:
             results.put(builder.result(task))
 

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from hasten import format
+from hasten.folders import OWN_SCRIPT, is_bundled
 from hasten.records import (
     BothSides,
     Diagnosis,
@@ -223,6 +224,8 @@ def _quality(proof: Proof) -> tuple[str, str, str]:
 
 def _next(data: PageInput) -> str:
     """The command to run next."""
+    if is_bundled(data.run.command):
+        return OWN_SCRIPT.partition("  ")[0]
     words = shlex.join(map(legible, data.run.command))
     if data.tuning is None:
         return f"hasten tune {words}"
@@ -350,13 +353,12 @@ def _both(sides: BothSides) -> tuple[str, ...]:
 
 
 def _followed(one: PlannedRunRecord, tuning: Tuning | None) -> tuple[str, ...]:
-    """A row: end, steps, rate, rate relative to the baseline, settings that differ from the plan."""
+    """A row: end, steps, rate, settings that differ from the plan."""
     plan = tuning.settings if tuning is not None else {}
     names = [name for name in {**plan, **one.settings} if plan.get(name) != one.settings.get(name)]
     ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.ended))
-    gain = format.ratio(one.samples_per_second / one.baseline_rate) if one.baseline_rate else ""
     changed = format.settings({name: one.settings.get(name, "off") for name in names})
-    return ended, format.count(one.num_steps), format.rate(one.samples_per_second), gain, changed
+    return ended, format.count(one.num_steps), format.rate(one.samples_per_second), changed
 
 
 def _facts(data: PageInput) -> list[tuple[str, str]]:
