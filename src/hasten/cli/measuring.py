@@ -87,6 +87,8 @@ def _diagnose(args: argparse.Namespace) -> int:
     from hasten.reports.text import print_diagnosis
 
     with progress(console(stderr=True), quiet=args.json) as bar:
+        if bar.takes_over:
+            bar.say("measuring the script, with its own output; it is started again later, silently, to confirm causes")
         run, folder = measure(
             command_of(args),
             module=args.module,

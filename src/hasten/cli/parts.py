@@ -114,6 +114,7 @@ def time_span(text: str) -> float:
     """An argparse type: seconds, from "90s", "10m" or "1h"."""
     found = re.fullmatch(r"([\d.]+)\s*([a-z]*)", text)
     if found is not None and not found[2]:
+        above_0(text)
         raise argparse.ArgumentTypeError(f"{text!r} has no unit; use {text}s for seconds or {text}m for minutes")
     if found is None or found[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f'{text!r} is not a valid duration; use "90s", "10m" or "1h"')

@@ -40,10 +40,7 @@ class ProgressReport(Protocol):
 
 
 class ProgressLine:
-    """One line: the current stage, a bar where the total is known, the elapsed time.
-
-    It has no thread of its own: it draws only in `update`, so it takes no CPU time from a measured script.
-    """
+    """One line: the current stage, a bar where the total is known, the elapsed time, which a thread redraws each second."""
 
     takes_over = True
 
@@ -85,7 +82,7 @@ class ProgressLine:
     def _start(self) -> Progress:
         words = TextColumn("{task.description}", markup=False)
         columns = (words, BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
+        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=1)
         self._bar.add_task("", total=None)
         self._bar.start()
         return self._bar
