@@ -187,3 +187,26 @@ def test_workers_that_are_new_pythons_are_measured_too(tmp_path):
     assert answer.returncode == 0, answer.stderr
     (loader,) = json.loads(only_run(tmp_path).read_bytes())["facts"]["loaders"]
     assert loader["num_workers"] == 1 and loader["num_measured_batches"] > 0
+
+
+@pytest.mark.slow
+def test_a_time_limit_after_the_first_launch_shows_and_saves_what_is_known(tmp_path):
+    script = write(tmp_path / "train.py", train(loader=", num_workers=2", step="__import__('time').sleep(0.02)"))
+    process = subprocess.Popen(
+        [*HASTEN, "diagnose", "--seconds", "3", script],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = ""
+    while "trying without" not in said and process.poll() is None:
+        said += process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "hasten: interrupted before all causes were tried; what is known is above" in errors
+    assert "Step " in shown and "Next " in shown
+    assert "interrupted before all causes were tried" in json.loads(only_run(tmp_path).read_bytes())["notes"]
+    assert running_in(tmp_path) == []

@@ -1,6 +1,9 @@
 """A measured block: what it tells, and that nothing of it stays behind."""
 
+import contextlib
+import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hasten
 from hasten.errors import MeasurementError
 
-LONG_ENOUGH = 3.0  # seconds: a warm-up, and stretches of both kinds
+LONG_ENOUGH = 5.0  # seconds: a warm-up, and stretches of both kinds
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 
@@ -86,6 +89,27 @@ def test_its_steps_are_a_table(measured):
     assert "forward" in table.columns
 
 
+def test_a_block_that_is_interrupted_has_the_result_of_its_steps():
+    with pytest.raises(KeyboardInterrupt), hasten.measure() as run:
+        train(seconds=LONG_ENOUGH)
+        raise KeyboardInterrupt
+    assert run.has_result and len(run.record.steps) > 5
+
+
+def test_no_file_stays_open():
+    def open_files():
+        found = set()
+        for path in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # the folder's own is closed by now
+                found.add(os.readlink(path))
+        return found
+
+    before = open_files()
+    with hasten.measure():
+        train(seconds=LONG_ENOUGH)
+    assert {name for name in open_files() - before if "hasten" in name} == set()
+
+
 def test_the_users_own_error_passes_untouched():
     with pytest.raises(ZeroDivisionError), hasten.measure() as run:
         train(20)
@@ -96,7 +120,7 @@ def test_the_users_own_error_passes_untouched():
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [(0, "no optimizer step was seen in the block"), (3, "too few to measure")]
+    ("steps", "said"), [(0, "no optimizer step was seen in the block"), (3, "at least 5 must be")]
 )
 def test_a_block_without_enough_steps_says_so_and_does_not_fail(steps, said, capsys):
     with hasten.measure() as run:

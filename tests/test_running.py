@@ -137,6 +137,17 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(ask, tmp_path, words, m
 
 
 @pytest.mark.slow
+def test_a_setting_counts_beside_the_plan_of_another_script(tmp_path):
+    script = script_in(tmp_path)
+    (tmp_path / "hasten.toml").write_text('[made]\ncommand = ["other.py"]\n[fixes]\nbf16 = true\n')
+    refused = run("run", script, cwd=tmp_path)
+    assert refused.returncode == 2 and "is of other.py, not of " in refused.stderr
+    answer = run("run", "--set", "gather=true", script, cwd=tmp_path)
+    assert answer.returncode == 0 and "it is ignored, and only --set counts" in answer.stderr
+    assert "hasten: running with gather\n" in answer.stderr
+
+
+@pytest.mark.slow
 def test_a_plan_is_followed_and_what_speaks_against_it_is_said(tmp_path):
     script = script_in(tmp_path, after="print(optimizer.param_groups[0]['fused'])")
     (tmp_path / "hasten.toml").write_text(

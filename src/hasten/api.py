@@ -140,8 +140,8 @@ def load_plan(path: str | Path = NAME) -> Plan:
     return read_plan(Path(path))
 
 
-def _check_seconds(seconds: float) -> None:
-    if not seconds > 0:
+def _check_seconds(seconds: object) -> None:
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise CommandError(f"seconds={seconds!r} is not valid: use a number above 0")
 
 

@@ -1,5 +1,9 @@
 """All errors that hasten raises for users. Each message is one line and says what to do next."""
 
+import contextlib
+import signal
+from collections.abc import Generator
+
 
 class HastenError(Exception):
     """Base class of errors that the user can fix: the command prints the message and exits with code 2."""
@@ -22,6 +26,24 @@ class ScriptError(HastenError, RuntimeError):
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, or another signal that asks to end: the command ends with 128 + `number`."""
+
+    def __init__(self, message: str = "", *, number: int = signal.SIGINT) -> None:
+        super().__init__(*([message] if message else []))
+        self.number = number
+
+
+@contextlib.contextmanager
+def saying(message: str) -> Generator[None]:
+    """Give an interrupt of this block a message."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.args = (message,)
+        raise
 
 
 class RecordError(HastenError, ValueError):

@@ -15,6 +15,9 @@ BUNDLED = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parents[1] / "examples
 OWN_SCRIPT = "hasten diagnose train.py  (your own script)"  # the command that follows one of them
 
 
+SESSION = "session"  # instead of a command, of what was measured in a notebook or an interpreter
+
+
 def is_bundled(command: Sequence[str]) -> bool:
     """Whether a command runs one of the scripts that hasten brings along."""
     return any(word.endswith(".py") and Path(word).resolve().parent == BUNDLED for word in command)

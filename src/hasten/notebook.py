@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from hasten.errors import MeasurementError, NoStepError
+from hasten.folders import SESSION
 from hasten.launch.launch import stage_lines
 from hasten.launch.recorder import Recorded
 from hasten.machine.machine import read_machine
@@ -26,7 +27,9 @@ from hasten.safe_text import redacted
 NO_STEP = "no optimizer step was seen in the block; put the training loop, with its optimizer's step, inside it"
 PENDING = "nothing was measured yet: the `with` block must end first, without an error"
 FEWEST_STEPS = 5  # uninstrumented; of fewer nothing can be said
-TOO_FEW = "the block ended after {} steps, too few to measure; let it train for a few seconds"
+TOO_FEW = (
+    "the block ended after {} steps, of which {} could be timed: at least {} must be; let it train for some seconds"
+)
 
 
 class InProcessMeasurement:
@@ -60,7 +63,7 @@ class InProcessMeasurement:
             self._session.finish("script")
             raws = [read(RawRun, path) for path in files_of(RawRun, self._folder)]
             lines = [line for line in stage_lines(self._folder) if line.loader is None or line.pid == os.getpid()]
-        if kind is None:
+        if kind is None or issubclass(kind, KeyboardInterrupt):  # what an interrupted cell has done is worth a look
             try:
                 self.run = self._run(raws, lines)
             except NoStepError as problem:  # what follows the block must run all the same
@@ -73,17 +76,28 @@ class InProcessMeasurement:
             raise NoStepError(NO_STEP)
         recorded = Recorded(raws[0], lines)
         if len(recorded.measured) < FEWEST_STEPS:
-            raise NoStepError(TOO_FEW.format(raws[0].num_steps))
+            timed = len(recorded.measured)
+            raise NoStepError(TOO_FEW.format(raws[0].num_steps, timed, FEWEST_STEPS))
         return run_of(
             recorded,
             name=time.strftime("%Y%m%d-%H%M%S", time.localtime(self._started)) + f"-{os.getpid()}",
-            command=redacted(sys.argv) if sys.argv and sys.argv[0] else ("a session",),
+            command=_session(),
             started=self._started,
             zero=self._zero,
             machine=read_machine(),
             samples=self._sampler.samples,
             sampler_cpu=self._sampler.cpu_seconds / max(time.perf_counter() - self._zero, 1e-9),
         )
+
+
+def _session() -> tuple[str, ...]:
+    """What is measured: this script and its arguments, or the notebook, which no command starts."""
+    if not sys.argv or not sys.argv[0]:
+        return (SESSION,)
+    if Path(sys.argv[0]).name in ("ipykernel_launcher.py", "colab_kernel_launcher.py"):
+        name = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
+        return (SESSION, name) if name else (SESSION,)
+    return redacted(sys.argv)
 
 
 class Measured(Result):
@@ -119,6 +133,9 @@ class Measured(Result):
     @property
     def _why_not(self) -> str:
         return PENDING if self._here is None else self._here.why_not
+
+    def _repr_html_(self) -> str | None:
+        return super()._repr_html_() if self.has_result else None  # then the text is shown
 
     def __repr__(self) -> str:
         if not self.has_result:

@@ -88,7 +88,7 @@ class Result(ABC):
 
         print_diagnosis(self.record, self.diagnosis, console=console)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from hasten.reports.page.page import PageInput, essentials
 
         return essentials(PageInput(run=self.record, diagnosis=self.diagnosis))

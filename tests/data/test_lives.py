@@ -141,3 +141,20 @@ def test_a_forked_child_starts_its_own_workers(tmp_path):
     )
     done = run(script)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_loader_with_a_cache_that_lives_to_the_end_says_nothing(tmp_path):
+    script = write(
+        tmp_path,
+        "import torch\n"
+        "from hasten import Loader\n"
+        "class D(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 20\n"
+        "    def __getitem__(self, i): return torch.zeros(9)\n"
+        "loader = Loader(D(), 4, cache='1 MiB')\n"
+        "print(len(list(loader)))\n",
+    )
+    done = run(script)
+    assert (done.stdout, done.returncode) == ("5\n", 0)
+    assert done.stderr.startswith("nothing is cached: ") and done.stderr.count("\n") == 1

@@ -47,6 +47,7 @@ def serve(loader: int | None, *, timed: bool) -> None:
 def install(folder: Path, patches: Patches, *, instant: InstantSamples | None = None) -> None:
     """Time what torch's fetchers do from now on, in this process and in those forked from it."""
     recorder = _Recorder(folder, instant)
+    patches.on_undo(recorder.close)
     for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):  # pyright: ignore[reportPrivateUsage]
         patches.wrap(kind, "fetch", functools.partial(_timed_fetch, recorder))
     libraries.install(patches)
@@ -242,6 +243,12 @@ class _Recorder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._file = os.open(self._folder / STAGES.format(self._pid), flags, 0o644)
         os.write(self._file, (to_json(line) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file; what comes later opens it again."""
+        if self._file >= 0 and self._pid == os.getpid():
+            os.close(self._file)
+            self._file = -1
 
     def _held_bytes(self, fetcher: object) -> int:
         """Bytes of the tensors and arrays that the dataset itself holds."""

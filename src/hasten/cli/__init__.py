@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import platform
 import sys
@@ -20,9 +21,10 @@ from hasten.cli.results import add_compare, add_explain, add_report
 from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_prove, add_run, add_tune
 from hasten.cli.upkeep import add_clean, add_completion, add_mcp
-from hasten.errors import CommandError, HastenError, ScriptError
+from hasten.errors import CommandError, HastenError, ScriptError, Stopped
 
 INTERRUPTED = "interrupted; all processes were stopped"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 COMMANDS = (
     add_diagnose,
     add_tune,
@@ -79,11 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as interrupt:
         print_error(interrupt.args[0] if interrupt.args else INTERRUPTED)
-        return 130
+        return 128 + (interrupt.number if isinstance(interrupt, Stopped) else Stopped().number)
     except BrokenPipeError:
         # The reader closed the pipe; without this, Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print_error(f"cannot write {error.filename or 'the result'} ({error.strerror}); make room, or run elsewhere")
+        return 2
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:

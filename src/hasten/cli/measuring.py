@@ -17,6 +17,7 @@ from hasten.cli.parts import (
     console,
     hasten_line,
     more,
+    print_error,
     print_json,
 )
 from hasten.launch.results import RESULTS
@@ -86,9 +87,12 @@ def _diagnose(args: argparse.Namespace) -> int:
     from hasten.reports.progress import progress
     from hasten.reports.text import print_diagnosis
 
+    stopped: list[KeyboardInterrupt] = []
     with progress(console(stderr=True), quiet=args.json) as bar:
         if bar.takes_over:
-            bar.say("measuring the script, with its own output; it is started again later, silently, to confirm causes")
+            bar.say(
+                "measuring the script, with its own output; it is started again later, silently, to confirm causes"
+            )
         run, folder = measure(
             command_of(args),
             module=args.module,
@@ -100,6 +104,7 @@ def _diagnose(args: argparse.Namespace) -> int:
                 quick=args.quick,
                 begun_within=BEGUN_WITHIN,
                 begun_within_if_slow=BEGUN_WITHIN_IF_SLOW,
+                on_stopped=stopped.append,
                 # The script's output must not mix with the JSON.
                 script_output=sys.stderr.fileno() if args.json else None,
             ),
@@ -121,4 +126,10 @@ def _diagnose(args: argparse.Namespace) -> int:
             next=hasten_line("tune", run.command),
             details=more(verbose=args.verbose),
         )
+    if stopped:
+        stopped[0].args = ("interrupted before all causes were tried; what is known is above",)
+        raise stopped[0]
+    if not (folder / "run.json").is_file():
+        print_error(run.notes[-1])
+        return 2
     return 0

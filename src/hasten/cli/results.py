@@ -14,6 +14,7 @@ from hasten.cli.parts import add_subcommand, add_verbose, console, hasten_line, 
 from hasten.cli.saved import Saved, find_saved, path_of, saved_lines
 from hasten.cli.tuning import next_after_tuning
 from hasten.errors import CommandError, DirectoryError
+from hasten.folders import SESSION
 from hasten.launch.results import RESULTS
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def _print(saved: Saved, *, verbose: bool) -> None:
                 "\nThe unmodified script, as it was measured before the search. The baseline above is a later figure: it took"
                 "\nturns with the plan, so that both were slowed down by the same things.\n"
             )
-        next = hasten_line("tune", saved.run.command) if saved.tuning is None else ""
+        can_start = saved.tuning is None and saved.run.command[:1] != (SESSION,)
+        next = hasten_line("tune", saved.run.command) if can_start else ""
         print_diagnosis(
             saved.run,
             diagnose(saved.run),

@@ -11,15 +11,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
-from hasten.errors import CommandError, RecordError
+from hasten.errors import CommandError, RecordError, Stopped
 from hasten.launch.environment import environment_for
-from hasten.launch.processes import HeldInterrupts, Watch, end_everything, statuses_in
+from hasten.launch.processes import ENDING, HeldInterrupts, Watch, end_everything, statuses_in
 from hasten.launch.results import make_folder
 from hasten.machine.resources import ResourceSampler
 from hasten.protocol import FOLDER_VARIABLE, LaunchSpec, Status, files_of, from_json, read
@@ -118,7 +120,7 @@ class Launch:
 
     def __enter__(self) -> Launch:
         make_folder(self.folder)
-        self._around.enter_context(_sigterm_as_interrupt())
+        self._around.enter_context(_ending_as_interrupt())
         try:
             self._start()
         except BaseException:
@@ -224,21 +226,21 @@ def stage_lines(folder: Path) -> Iterator[StageLine]:
 
 
 @contextlib.contextmanager
-def _sigterm_as_interrupt() -> Generator[None]:
+def _ending_as_interrupt() -> Generator[None]:
     """A termination signal acts like Ctrl-C: what was started must not outlive hasten."""
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number=number)
 
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread
-        yield
-        return
+    before: list[tuple[int, Any]] = []
+    if threading.current_thread() is threading.main_thread():
+        ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        before += [(number, signal.signal(number, interrupt)) for number in ending]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 MAKE_ROOM = "use a smaller batch with gradient accumulation, or activation checkpointing (torch.utils.checkpoint)"

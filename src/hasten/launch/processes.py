@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from hasten.errors import NoStepError, RecordError
+from hasten.errors import NoStepError, RecordError, Stopped
 from hasten.protocol import Status, files_of, read
 
 STALLS = 10  # times the patience for a first step, after which a script that makes no more steps is given up
@@ -105,6 +105,10 @@ def statuses_in(folder: Path) -> list[Status]:
 SHARED_MEMORY = Path("/dev/shm")
 
 
+# Signals other than Ctrl-C that ask to end: the last two are what batch systems send before a time limit.
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+
+
 class HeldInterrupts:
     """Interrupts held back, from now until they are let go."""
 
@@ -112,7 +116,7 @@ class HeldInterrupts:
         self._came: list[int] = []
         self._before: list[tuple[int, Any]] = []
         if threading.current_thread() is threading.main_thread():
-            heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+            heard = [n for n in (signal.SIGINT, *ENDING) if signal.getsignal(n) is not signal.SIG_IGN]
             for number in heard:
                 self._before.append((number, signal.signal(number, lambda number, _frame: self._came.append(number))))
 
@@ -121,7 +125,7 @@ class HeldInterrupts:
         for number, handler in self._before:
             signal.signal(number, handler)
         if self._came:
-            raise KeyboardInterrupt
+            raise Stopped(number=self._came[0])
 
 
 def end_everything(

@@ -60,7 +60,9 @@ def diagnose(run: Run) -> Diagnosis:
         *host_rules.findings(case),
     ]
     found = [limited for one in proposed if case.worth(limited := _while_idle(case, one))]
-    findings = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
+    known = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
+    # What else the machine does is no fault of the script: it is named last, and in the verdict only if there is no other.
+    findings = tuple(sorted(known, key=lambda f: f.kind == "busy_machine"))
     return Diagnosis(
         verdict=_verdict(case, findings),
         breakdown=breakdown,

@@ -70,6 +70,7 @@ class MeasureOptions:
     quick: bool = False  # no further runs
     begun_within: float = math.inf  # seconds from the start in which further runs may begin
     begun_within_if_slow: float = 0.0  # the same where a step takes long
+    on_stopped: Callable[[KeyboardInterrupt], object] | None = None
     script_output: int | None = None  # file descriptor for the script's standard output; None: leave it
     spec: LaunchSpec = field(default_factory=LaunchSpec)  # fixes and seeds of every launch
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +93,8 @@ def measure(
     """Measure a command where it stands; return its Run and the folder that holds `run.json`.
 
     `root` is where results are kept, `.hasten` beside the working directory by default. Raises HastenError for
-    what the user can fix: NoStepError when no step was seen, ScriptError when the script itself failed.
+    what the user can fix: NoStepError when no step was seen, ScriptError when the script itself failed. With
+    `options.on_stopped` an interrupt after the first launch is passed to it, and what is known then is returned.
     """
     options = options or MeasureOptions()
     command = command_argv(argv, module=module)
@@ -100,10 +102,14 @@ def measure(
     try:
         with Workspace() if workspace is None else contextlib.nullcontext(workspace) as around:
             run = _Measuring(command, argv, around, options, on_progress, module=module).run(folder.name)
-        (folder / "run.json").write_bytes(to_json(run))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # no folder for a run that has no record
         raise
+    try:
+        (folder / "run.json").write_bytes(to_json(run))
+    except OSError as error:  # what was measured is shown all the same
+        shutil.rmtree(folder, ignore_errors=True)
+        run = msgspec.structs.replace(run, notes=(*run.notes, f"this result is not saved: {error.strerror}"))
     return run, folder
 
 
@@ -246,20 +252,31 @@ class _Measuring:
             causes = [cause.replace("_", " ") for cause in further.causes]
             subject = ", ".join(causes[:SHOWN_CAUSES]) + (", ..." if len(causes) > SHOWN_CAUSES else "")
             what = f"trying without {subject} (launch {len(begun)} of up to {len(begun) + len(waiting)})"
-            if further.interventions is not None:
-                found += self._alternating(what, further)
-                continue
-            outcome = self._one(what, further)
-            if outcome is None:
-                continue
-            recorded = _read(outcome)
-            tried = against(further, recorded, base)
-            if promising(tried):
-                # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
-                plain = self._one(what + ", baseline", further.baseline())
-                tried = against(further, recorded, _read(plain)) if plain is not None else tried
-            found.append(tried)
+            try:
+                found += self._tried(what, further, base)
+            except KeyboardInterrupt as stop:
+                if self.options.on_stopped is None:
+                    raise
+                self.options.on_stopped(stop)
+                self.notes.append("interrupted before all causes were tried")
+                waiting.append(begun.pop())
+                break
         return found, [*begun, *(further for further in waiting if further.most(found) >= WORTH)]
+
+    def _tried(self, what: str, further: FollowUpRun, base: Recorded) -> list[Intervention]:
+        """What one further launch showed."""
+        if further.interventions is not None:
+            return self._alternating(what, further)
+        outcome = self._one(what, further)
+        if outcome is None:
+            return []
+        recorded = _read(outcome)
+        tried = against(further, recorded, base)
+        if promising(tried):
+            # The first run was minutes ago, and a shared machine drifts: what counts is a plain run beside it.
+            plain = self._one(what + ", baseline", further.baseline())
+            tried = against(further, recorded, _read(plain)) if plain is not None else tried
+        return [tried]
 
     def _time_over(self) -> bool:
         return time.monotonic() - self.started > self.begun_within

@@ -103,6 +103,9 @@ def _add_followed(sheet: Sheet, followed: Sequence[PlannedRunRecord]) -> None:
 def headline(tuning: Tuning) -> str:
     """The result in one sentence."""
     took = format.seconds(tuning.seconds, rough=True)
+    if tuning.state == "interrupted" and tuning.proof is None:
+        done = format.count(len(tuning.trials), noun="trial")
+        return f"Interrupted after {took} and {done}: `hasten tune --resume` with the same command continues."
     if not tuning.settings:
         return f"The plan is empty: {why_empty(tuning)}. Search took {took}."
     proof = tuning.proof

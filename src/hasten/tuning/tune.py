@@ -16,7 +16,7 @@ import msgspec
 
 from hasten import __version__, format
 from hasten.diagnosis.situation import Situation
-from hasten.errors import HastenError, RecordError
+from hasten.errors import HastenError, RecordError, saying
 from hasten.launch.launch import command_argv
 from hasten.launch.results import RESULTS, make_folder, new_folder
 from hasten.launch.side import Bench, Frequencies
@@ -102,10 +102,8 @@ class _Tuning:
     def _search_in(self, journal: Journal, before: Tuning | None) -> None:
         with Workspace() as self.workspace:
             self.bench = Bench(self.command, self.workspace, patience=self.budget.patience)
-            try:
+            with saying(BEFORE_TRIALS):
                 first, run_id = self._first(before)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(BEFORE_TRIALS) from None
             journal.reserve = self._reserve(first)
             begun = self._begun(journal.folder.name, first, run_id)
             if before is not None and before.runs:  # its baseline may have been measured again
@@ -113,14 +111,15 @@ class _Tuning:
                 begun = msgspec.structs.replace(before, **again)
             journal.begin(begun)
             try:
-                self._search(first)
-                self._screen(first)
-                self._prove(first)
-                self._improve(first)
+                with saying(INTERRUPTED):
+                    self._search(first)
+                    self._screen(first)
+                    self._prove(first)
+                    self._improve(first)
                 journal.keep(state="done")
             except KeyboardInterrupt:
                 journal.keep(state="interrupted")
-                raise KeyboardInterrupt(INTERRUPTED) from None
+                raise
             except HastenError as error:
                 journal.keep(state="interrupted", notes=(*journal.tuning.notes, str(error)))
                 raise

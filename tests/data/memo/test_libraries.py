@@ -281,3 +281,12 @@ def test_every_row_names_existing_functions():
     for module, distributions, _ in (*arrays.ROWS, *volumes.ROWS):
         with contextlib.suppress(ImportError):
             assert release_of(importlib.import_module(module), distributions), module
+
+
+def test_the_packages_of_a_jupyter_kernel_are_installed_ones(monkeypatch):
+    """The kernel is a script in the folder of the packages; a folder of the user's own is still none."""
+    import PIL.Image
+
+    packages = os.path.dirname(os.path.dirname(PIL.__file__))
+    monkeypatch.setattr(sys, "argv", [os.path.join(packages, "ipykernel_launcher.py")])
+    assert release_of(PIL.Image, ("pillow",)) is not None

@@ -149,7 +149,8 @@ class LoaderState:
         if now.num_misses == before.num_misses:
             if now.num_hits == before.num_hits and (self.tier is None or self.tier.is_empty):
                 log.warning(
-                    "nothing is cached: these samples are not read through any library call that hasten can cache; "
+                    "nothing is cached: these samples are not read through any library call that hasten can cache, or "
+                    "from files that changed in the last seconds; "
                     "mark functions of your own with @hasten.pure"
                 )
             return

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,8 +152,9 @@ class SharedFile:
             close(self.descriptor)
             self.descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():  # then the names of this module may be gone already, and the system closes the file
+            self.close()
 
 
 def round_up(size: int) -> int:

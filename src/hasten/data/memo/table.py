@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Generator
 from types import ModuleType
@@ -112,6 +113,11 @@ def release_of(module: ModuleType, distributions: tuple[str, ...]) -> bytes | No
 
 
 def _is_installed(root: str) -> bool:
-    """Whether a folder is one where packages are installed, not the script's own."""
+    """Whether a folder is one where packages are installed, not the script's own.
+
+    A Jupyter kernel is a script in the folder of the packages, so that folder is known by its name, too.
+    """
+    if root in {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+        return True
     script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else os.getcwd()
     return root not in (os.path.realpath(script), os.path.realpath(os.getcwd()))

@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from hasten import format
-from hasten.folders import OWN_SCRIPT, is_bundled
+from hasten.folders import OWN_SCRIPT, SESSION, is_bundled
 from hasten.records import (
     BothSides,
     Diagnosis,
@@ -224,6 +224,8 @@ def _quality(proof: Proof) -> tuple[str, str, str]:
 
 def _next(data: PageInput) -> str:
     """The command to run next."""
+    if data.run.command[:1] == (SESSION,):
+        return ""
     if is_bundled(data.run.command):
         return OWN_SCRIPT.partition("  ")[0]
     words = shlex.join(map(legible, data.run.command))
