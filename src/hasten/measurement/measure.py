@@ -49,6 +49,10 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
+ONE_OF_SEVERAL = (
+    "one of {} training processes was recorded, and samples per second are its own; what it waits for the others counts as "
+    "backward"
+)
 SHOWN_CAUSES = 3  # of a launch, in the progress line
 # Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
 BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
@@ -171,10 +175,13 @@ class _Measuring:
             samples=outcome.samples,
             sampler_cpu=outcome.sampler_cpu / max(outcome.seconds, 1e-9),
         )
+        num_training = _num_training(outcome)
+        if num_training > 1:
+            self.notes.insert(0, ONE_OF_SEVERAL.format(num_training))
         return msgspec.structs.replace(
             run,
             exit_code=outcome.exit_code,
-            facts=msgspec.structs.replace(facts, num_training_processes=_num_training(outcome)),
+            facts=msgspec.structs.replace(facts, num_training_processes=num_training),
             interventions=tuple(further),
             untried=_untried(chosen, further),
             file_read=file_read,
