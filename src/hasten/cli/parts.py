@@ -140,23 +140,28 @@ def command_of(args: argparse.Namespace) -> list[str]:
     if not words:
         what, example = ("module", "-m package.train") if args.module else ("script", "train.py")
         raise CommandError(f"no {what} given; try for example `hasten {args.subcommand} {example}`")
-    misplaced = None if args.module else _misplaced(words, args.options)
+    misplaced = _misplaced(words, args.options, module=args.module)
     if misplaced is not None:
         rest = [word for word in words[1:] if word != misplaced]
+        what = f"-m {words[0]}" if args.module else words[0]
         raise CommandError(
             f"{misplaced} comes after {words[0]}, which does not use it; put options of hasten first: "
-            f"`hasten {args.subcommand} {misplaced} ... {words[0]}`"
-            f" (or, to pass it to the script, `hasten {args.subcommand} -- {words[0]} {misplaced} ...`)"
+            f"`hasten {args.subcommand} {misplaced} ... {what}`"
+            + (
+                ""
+                if args.module
+                else f" (or, to pass it to the script, `hasten {args.subcommand} -- {what} {misplaced} ...`)"
+            )
             if rest
             else f"{misplaced} comes after {words[0]}, which does not use it; use "
-            f"`hasten {args.subcommand} {misplaced} {words[0]}`"
+            f"`hasten {args.subcommand} {misplaced} {what}`"
         )
     return words
 
 
-def _misplaced(words: Sequence[str], options: Collection[str]) -> str | None:
+def _misplaced(words: Sequence[str], options: Collection[str], *, module: bool) -> str | None:
     """The first option of hasten after a script whose source does not contain it; None without one."""
-    script = Path(words[0])
+    script = Path(*words[0].split(".")).with_suffix(".py") if module else Path(words[0])
     if script.suffix != ".py" or not script.is_file():
         return None
     source = script.read_text(encoding="utf-8", errors="replace")

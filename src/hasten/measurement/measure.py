@@ -256,7 +256,7 @@ class _Measuring:
             if further.most(found) < WORTH:
                 continue
             begun.append(further)
-            causes = [cause.replace("_", " ") for cause in further.causes]
+            causes = [cause.replace("_", " ") for cause in further.causes] or ["data loading"]
             subject = ", ".join(causes[:SHOWN_CAUSES]) + (", ..." if len(causes) > SHOWN_CAUSES else "")
             what = f"trying without {subject} (launch {len(begun)} of up to {len(begun) + len(waiting)})"
             try:

@@ -98,7 +98,7 @@ OPTIMIZATION = Optimization(
     answers=("channels_first",),
     propose=from_finding(
         "channels_first",
-        otherwise="there is no convolution that is not channels-last already",
+        otherwise="no convolution is in the other layout, or computing takes too little of the step",
         prior=_prior,
     ),
     enable=enable,

@@ -117,10 +117,10 @@ def comparison_headline(found: Comparison) -> str:
     return f"Inconclusive: {ratio}; the limit of {limit} is inside the interval."
 
 
-def _mean(seconds: tuple[float, ...]) -> str:
-    """Mean of step times, to about 1%: the precision at which two sides are compared."""
-    mean = statistics.fmean(seconds)
-    return format.middle(Interval(value=mean, low=0.99 * mean, high=1.01 * mean))
+def _median(seconds: tuple[float, ...]) -> str:
+    """Median of step times, which the ratio is one of, to about 1%."""
+    median = statistics.median(seconds)
+    return format.middle(Interval(value=median, low=0.99 * median, high=1.01 * median))
 
 
 def print_comparison(found: Comparison, *, console: Console) -> None:
@@ -129,7 +129,7 @@ def print_comparison(found: Comparison, *, console: Console) -> None:
     sheet.headline(comparison_headline(found))
     sheet.gap()
     rows = [
-        (name, _mean(seconds), format.count(len(seconds), noun="measurement"))
+        (name, _median(seconds), f"median of {format.count(len(seconds), noun='measurement')}")
         for name, seconds in (("old", found.old_seconds), ("new", found.new_seconds))
     ]
     sheet.table(rows, align="lrl", label="Step")

@@ -313,6 +313,8 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning, *, verbose: bool) -> None:
 def how_to_prove(tuning: Tuning) -> str:
     """How to show what a change of the source gains."""
     words = shlex.join(tuning.command)
+    if tuning.command[:1] == ("-m",):
+        return "Once changed, prove it: `hasten prove OLD.py -- NEW.py`, two scripts that start the two versions"
     return f"Once changed, prove it: hasten prove --git HEAD {words}, or hasten prove OLD.py -- NEW.py"
 
 

@@ -43,6 +43,7 @@ from hasten.tuning.trial_config import config_for
 
 FEWER_BITS = 0.01  # relative difference of the first loss that fewer bits explain
 FEWER_BITS_GRADIENTS = 0.15  # the same, of the first gradients
+COUNTED = 1.6  # times: what is counted in a few seconds differs by less for no reason
 SAME_DATA = 0.02  # relative difference of the samples of an epoch that a dropped last batch explains
 SAME_START = 0.02  # relative difference of first losses over seeds
 
@@ -68,7 +69,10 @@ def of_revision(revision: str, new: Version) -> Generator[Version]:
     It runs in the same working directory, so data is found where it is now.
     """
     if new.module or not new.argv or not new.argv[0].endswith(".py"):
-        raise CommandError("--git needs a script: `hasten prove --git REVISION train.py ...`")
+        raise CommandError(
+            "--git needs a script: `hasten prove --git REVISION train.py ...`; of a module, compare two scripts that start "
+            "the two versions"
+        )
     script = Path(new.argv[0]).resolve()
     if not script.is_file():
         raise CommandError(f"no such script: {new.argv[0]}; check the path and the working directory")
@@ -308,13 +312,16 @@ def differences(old: Facts, new: Facts) -> list[str]:
             "autocast": "on" if facts.autocast else "off",
             "threads": facts.num_threads,
             "device": facts.device,
-            "steps between validations": facts.steps_per_validation and f"{facts.steps_per_validation:.3g}",
         }
         return {what: f"{value}" for what, value in seen.items() if value is not None}
 
     before, now = of(old), of(new)
-    return [
+    found = [
         f"{what}: {before.get(what, 'none')} before, now {now.get(what, 'none')}"
         for what in dict.fromkeys([*before, *now])
         if before.get(what) != now.get(what)
     ]
+    then, since = old.steps_per_validation or 0.0, new.steps_per_validation or 0.0  # counted in a short window
+    if then and since and max(then, since) >= COUNTED * min(then, since):
+        found.append(f"steps between validations: about {then:.2g} before, now {since:.2g}")
+    return found

@@ -272,9 +272,7 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "kind": finding.kind,
         "title": finding.title,
         "recoverable": format.seconds(finding.recoverable),
-        "evidence": "confirmed by another run with only this changed"
-        if finding.confirmed_by
-        else "estimated from this run only",
+        "evidence": _evidence(finding),
         "interval": format.bounds(finding.interval) if finding.interval is not None else "",
         "because": finding.because,
         "where": legible(format.place(finding.where, directory=run.directory)) if finding.where is not None else "",
@@ -282,6 +280,15 @@ def _finding(number: int, finding: Finding, run: Run) -> dict[str, object]:
         "remedy": finding.remedy,
         "how": detection_of(finding.kind),
     }
+
+
+def _evidence(finding: Finding) -> str:
+    """By what a finding is known."""
+    if finding.confirmed_by == "replay":
+        return "confirmed as a part of data loading, by another run without any; its share is that of its stages"
+    return (
+        "confirmed by another run with only this changed" if finding.confirmed_by else "estimated from this run only"
+    )
 
 
 def _suggestion(one: Suggestion) -> dict[str, str]:
