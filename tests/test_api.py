@@ -161,6 +161,11 @@ def test_batches_and_single_samples_are_collated_as_such():
     assert [*hasten.Loader.from_dataloader(batched, batch_size=None)] == [0, 1, 2, 3]
 
 
+def test_a_collate_function_that_was_chosen_stays():
+    of = DataLoader(range(4), batch_size=2, collate_fn=torch.utils.data.default_convert)
+    assert [*hasten.Loader.from_dataloader(of)] == [*of] == [[0, 1], [2, 3]]
+
+
 def test_workers_that_are_adjusted_stay_so():
     again = hasten.Loader.from_dataloader(hasten.Loader(Numbers(), num_workers="auto"))
     assert again.adjusts_workers
@@ -318,9 +323,11 @@ def test_a_cell_magic_measures_its_cell():
         "import time, torch\nfrom torch import nn\nmodel = nn.Linear(8, 2)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     )
     loop = (
-        "until = time.monotonic() + 3\nwhile time.monotonic() < until:\n    optimizer.zero_grad()\n"
+        "until = time.monotonic() + 5\nwhile time.monotonic() < until:\n    optimizer.zero_grad()\n"
         "    model(torch.randn(4, 8)).sum().backward()\n    optimizer.step()"
     )
     result = shell.run_cell_magic("hasten", "", loop)
     assert len(result.record.steps) > 5 and "until" in shell.user_ns, "the cell's names stay"
     assert shell.run_cell_magic("hasten", "", "1 / 0") is None
+    interrupted = shell.run_cell_magic("hasten", "", f"{loop}\nraise KeyboardInterrupt")
+    assert len(interrupted.record.steps) > 5, "what was done until then is shown"

@@ -180,6 +180,6 @@ def load_ipython_extension(shell: Any) -> None:
             raise
         finally:
             run.__exit__(type(error) if error is not None else None, error, None)
-        return run if error is None else None
+        return run if error is None or isinstance(error, KeyboardInterrupt) else None
 
     shell.register_magic_function(hasten, magic_kind="cell", magic_name="hasten")

@@ -110,7 +110,6 @@ class Following:
     script: str
     settings: dict[str, Value]  # of the plan
     log: str | None = None  # the file of such runs; each appends a PlannedRun
-    baseline_rate: float | None = None  # samples/s without the plan
     proof: SeenInProof | None = None
 
 
@@ -171,7 +170,6 @@ class PlannedRun:
     ended: float  # seconds since 1970
     num_steps: int
     samples_per_second: float | None
-    baseline_rate: float | None
 
 
 # ----------------------------------------------------------------------------------------------- files and JSON

@@ -113,6 +113,26 @@ def test_a_guard_ends_what_carries_its_folder_and_nothing_else(tmp_path):
         other.wait()
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_guard_outlives_what_a_batch_system_sends_to_all(tmp_path, name):
+    folder = tmp_path / "hasten-1"
+    folder.mkdir()
+    process = subprocess.Popen([*GUARDED, str(folder)], stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 10
+    number = getattr(signal, name)
+    while not is_ignored(process.pid, number) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(b"", timeout=10)  # hasten is gone without a word
+    assert process.returncode == 0 and not folder.exists()
+
+
+def is_ignored(pid, number):
+    """Whether a process ignores a signal."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn"))
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
 def test_a_guard_does_nothing_when_all_is_well(tmp_path):
     folder = tmp_path / "hasten-x"
     folder.mkdir()

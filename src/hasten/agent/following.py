@@ -144,7 +144,6 @@ class Pace:
             ended=time.time(),
             num_steps=self.num_steps,
             samples_per_second=self.rate(),
-            baseline_rate=self._following.baseline_rate,
         )
         with contextlib.suppress(OSError):  # the run is over and went well: nobody misses a line of ours
             file = os.open(self._following.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o644)

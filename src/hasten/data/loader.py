@@ -287,10 +287,11 @@ class Loader(DataLoader[T], Generic[T]):
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     """The arguments that a DataLoader was made with, as they are now."""
+    default: object = default_convert if loader.batch_sampler is None else default_collate
     arguments: dict[str, Any] = {
         "dataset": loader.dataset,
         "num_workers": "auto" if isinstance(loader, Loader) and loader.adjusts_workers else loader.num_workers,
-        "collate_fn": None if loader.collate_fn in (default_collate, default_convert) else loader.collate_fn,
+        "collate_fn": None if loader.collate_fn is default else loader.collate_fn,
         "pin_memory": loader.pin_memory,
         "timeout": loader.timeout,
         "worker_init_fn": loader.worker_init_fn,

@@ -148,7 +148,6 @@ class PlannedRunRecord(Record, frozen=True):
     settings: Settings
     num_steps: int
     samples_per_second: float  # in regular steps
-    baseline_rate: float | None = None  # samples per second of the baseline, when the plan was made
 
 
 class Tuning(Record, frozen=True):

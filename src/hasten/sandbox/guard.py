@@ -72,8 +72,9 @@ def remove(folder: str) -> None:
 
 def main() -> None:
     """Wait for the end of standard input; hasten says before whether all is well."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):  # they reach the whole group; hasten ends it
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     folder = sys.argv[1]
     if sys.stdin.buffer.read() != b"done":
         end_all(folder)

@@ -42,7 +42,6 @@ class Plan:
     settings: Settings
     command: tuple[str, ...] = ()
     proof: str = "not proven"
-    baseline_rate: float | None = None  # samples a second
     seen: SeenInProof | None = None  # see `what_was_seen`
     machine: Mapping[str, str] = field(default_factory=dict)
     source: str = NAME
@@ -83,7 +82,6 @@ def read_plan(path: Path) -> Plan:
         settings={name: value for name, value in settings.items() if value is not False},  # left to the script
         command=tuple(made.get("command", ())),
         proof=made.get("proof", "not proven"),
-        baseline_rate=made.get("baseline_rate"),
         seen=_seen(made),
         machine={str(name): str(value) for name, value in machine.items()},
         source=str(path),
@@ -138,7 +136,6 @@ def with_changes(plan: Plan, changes: Sequence[str]) -> Plan:
         settings=checked(settings),
         command=plan.command,
         proof=plan.proof if checked(settings) == plan.settings else "not proven",
-        baseline_rate=plan.baseline_rate,
         seen=plan.seen,
         machine=plan.machine,
         source=plan.source,

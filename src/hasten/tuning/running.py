@@ -48,7 +48,6 @@ def environment_of(plan: Plan, *, recorded: Sequence[str], root: Path) -> dict[s
         script=script_of(recorded),
         settings=plan.settings,
         log=os.fspath((root / FOLLOWED).resolve()),
-        baseline_rate=plan.baseline_rate,
         proof=plan.seen if plan.command == redacted(recorded) else None,
     )
     environment = plugin_environment(variables_of(plan.settings))

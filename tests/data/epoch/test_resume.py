@@ -212,6 +212,26 @@ def test_a_distributed_sampler_continues_in_the_saved_epoch():
     assert same(*rest_and_resumed(loader, Loader(Drawing(), 4, sampler=sampler())))
 
 
+class Key:
+    """Has the default repr, with an address in it."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class Keyed(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, key):
+        return key.number
+
+
+def test_keys_that_are_objects_are_the_same_in_another_process():
+    rest, resumed = rest_and_resumed(*(Loader(Keyed(), 2, sampler=[Key(n) for n in range(8)]) for _ in range(2)))
+    assert len(rest) == 3 and same(rest, resumed)
+
+
 OTHERS = {
     "a sampler with a state that nobody knows": lambda: Loader(Drawing(), 4, sampler=Counting(hidden=True)),
     "another order": lambda: Loader(Drawing(), 4),
