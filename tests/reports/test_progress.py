@@ -137,6 +137,15 @@ def test_frequent_updates_are_drawn_seldom():
     line.close()
 
 
+def test_the_clock_goes_on_where_the_work_takes_longer_than_expected():
+    with progress(console_on(Terminal(), force_terminal=True)) as line:
+        line.update("proof", 200.0, 180.0)
+        (task,) = line._bar.tasks
+        first = task.elapsed
+        time.sleep(0.05)
+        assert task.elapsed > first and not task.finished and task.percentage < 100
+
+
 def test_markup_in_a_name_is_shown_not_obeyed():
     file = Terminal()
     with progress(console_on(file, force_terminal=True)) as line:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from hasten import format
 from hasten.reports.sheet import legible
 
+ALMOST = 0.99  # of the expected time
 _REDRAW_INTERVAL = 0.2  # seconds between two redraws
 _SILENCE = 14.0  # maximum seconds between plain lines; 15 with the second that one may be late
 _FIRST = 3.0  # seconds before the first plain line: a shorter command prints none
@@ -63,8 +64,13 @@ class ProgressLine:
         self._last = (text, now)
         bar = self._bar or self._start()
         words = legible(text, encoding=self._console.encoding)
+        completed = done or 0.0
+        if (
+            total is not None
+        ):  # a task that is complete stops its clock, and what takes longer than expected is not complete
+            completed = min(completed, ALMOST * total)
         for task in bar.task_ids:
-            bar.update(task, description=words, total=total, completed=done or 0.0, visible=True)
+            bar.update(task, description=words, total=total, completed=completed, visible=True)
         bar.refresh()
 
     def say(self, text: str) -> None:
