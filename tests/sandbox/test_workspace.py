@@ -234,6 +234,24 @@ def test_a_crowded_folder_is_no_place_for_scratch_folders(tmp_path):
     assert not workspace._works("overlay", tmp_path)
 
 
+def test_folders_and_files_that_others_delete_in_the_meantime_are_no_hindrance(tmp_path):
+    """As temporary files of other programs come and go beside the scratch folder."""
+    churn = (
+        "import itertools, os\nfor n in map(str, itertools.count()):\n"
+        " os.mkdir(n); os.rmdir(n); open(n, 'w').close(); os.unlink(n)"
+    )
+    scratch = [tmp_path / f"scratch{n}" for n in range(20)]
+    for folder in scratch:
+        folder.mkdir()
+    other = subprocess.Popen([sys.executable, "-c", churn], cwd=tmp_path)
+    try:
+        answers = [ran("overlay", ["true"], folder, cwd=tmp_path) for folder in scratch]
+    finally:
+        other.kill()
+        other.wait()
+    assert [answer.stderr for answer in answers if answer.returncode] == []
+
+
 def test_who_listens_outside_is_heard(tmp_path):
     """An ssh agent, a display server or a Ray cluster, whose sockets lie among temporary files."""
     scratch = tmp_path / "scratch"
@@ -259,3 +277,56 @@ def test_a_python_that_was_started_without_looking_for_ours_is_reported(tmp_path
         assert answer.returncode == 0, answer.stderr
         notes[bool(options)] = " ".join(json.loads(answer.stdout[answer.stdout.index("{") :])["run"].get("notes", ()))
     assert "not redirected" in notes[True] and "not redirected" not in notes[False]
+
+
+SERVICE = """
+import json, os, socket, subprocess, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+while True:
+    client, _ = server.accept()
+    asked = json.loads(client.makefile().readline())
+    code = subprocess.run(asked["command"], cwd=asked["cwd"], env=asked["env"]).returncode
+    client.sendall(b"%d" % code)
+    client.close()
+"""
+CLIENT = """
+import json, os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.connect(sys.argv[1])
+client.sendall(json.dumps({"command": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}).encode() + b"\\n")
+sys.exit(int(client.recv(9) or 1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_what_a_service_starts_outside_the_sandbox_leaves_nothing_either(tmp_path):
+    """As with `hasten diagnose srun ...`: Slurm's daemon starts the processes, and no mount of ours reaches them."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/kept.txt").write_text("kept")
+    (tmp_path / "service.py").write_text(SERVICE)
+    (tmp_path / "client.py").write_text(CLIENT)
+    write(tmp_path / "work/train.py", train())
+    (tmp_path / "work/train.py").write_text(
+        "open('kept.txt', 'w').close(); open('new.txt', 'w').close()\n" + (tmp_path / "work/train.py").read_text()
+    )
+    before = {path: entry for path, entry in tree_of(tmp_path / "work").items() if path != "."}
+    with tempfile.TemporaryDirectory() as short:
+        service = subprocess.Popen(
+            [sys.executable, str(tmp_path / "service.py"), f"{short}/s"], stderr=subprocess.DEVNULL
+        )
+        try:
+            while not os.path.exists(f"{short}/s"):
+                time.sleep(0.05)
+            command = [sys.executable, str(tmp_path / "client.py"), f"{short}/s", sys.executable, "train.py"]
+            answer = run("diagnose", "--json", *QUICK, *command, cwd=tmp_path / "work")
+        finally:
+            service.kill()
+            service.wait()
+    assert answer.returncode == 0, answer.stderr
+    shutil.rmtree(tmp_path / "work/.hasten")
+    assert {path: entry for path, entry in tree_of(tmp_path / "work").items() if path != "."} == before
+    notes = json.loads(answer.stdout[answer.stdout.index("{") :])["run"]["notes"]
+    assert any("outside the sandbox" in note for note in notes)

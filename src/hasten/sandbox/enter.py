@@ -18,6 +18,7 @@ import shutil
 import stat
 import sys
 
+INSIDE = "HASTEN_INSIDE"  # variable: the namespace with the layers; see `redirect`
 FAILED = 125  # exit code: no sandbox, and so no launch
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT = 1, 2, 4, 8, 32
@@ -108,7 +109,8 @@ class Overlay:
                 self._place(folder)
         for path in sockets():  # nobody listens at what a layer shows
             if not self._is_real(path) and os.path.lexists(self.root + path):
-                _mount(path, self.root + path, flags=BIND)
+                with contextlib.suppress(FileNotFoundError):  # its program just ended
+                    _mount(path, self.root + path, flags=BIND)
 
     def enter(self) -> None:
         """Make it the root of this process."""
@@ -129,21 +131,28 @@ class Overlay:
         if len(entries) > MOST_ENTRIES:
             raise OSError(errno.E2BIG, f"{folder} has {len(entries)} entries")
         for entry in entries:
-            target = self.root + entry.path
-            if entry.path == self.shown:
-                os.mkdir(target)
-                _mount(self.shown, target, flags=BIND)
-            elif entry.is_symlink():
-                os.symlink(os.readlink(entry.path), target)
-            elif not entry.is_dir():
-                self._mirror_file(entry, target)
-            else:
-                os.mkdir(target)
-                if self._is_real(entry.path):
-                    _mount(entry.path, target, flags=BIND | RECURSIVE)
-                elif entry.path not in self.mounts:
-                    self._show(entry.path)
+            try:
+                self._mirror_entry(entry, self.root + entry.path)
+            except FileNotFoundError:
+                if os.path.lexists(entry.path):
+                    raise
+                _remove(self.root + entry.path)  # another program deleted the entry in the meantime
         shutil.copystat(folder, self.root + folder)
+
+    def _mirror_entry(self, entry: os.DirEntry[str], target: str) -> None:
+        if entry.path == self.shown:
+            os.mkdir(target)
+            _mount(self.shown, target, flags=BIND)
+        elif entry.is_symlink():
+            os.symlink(os.readlink(entry.path), target)
+        elif not entry.is_dir():
+            self._mirror_file(entry, target)
+        else:
+            os.mkdir(target)
+            if self._is_real(entry.path):
+                _mount(entry.path, target, flags=BIND | RECURSIVE)
+            elif entry.path not in self.mounts:
+                self._show(entry.path)
 
     def _mirror_file(self, entry: os.DirEntry[str], target: str) -> None:
         status = entry.stat(follow_symlinks=False)
@@ -211,6 +220,12 @@ def _above(path: str) -> list[str]:
     return ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
+def _remove(path: str) -> None:
+    """An empty folder, a file, or nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+
 def _escaped(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
@@ -273,6 +288,7 @@ def main() -> None:
     try:
         if asked["form"] == "overlay":
             enter_overlay(asked["scratch"], asked["shown"], asked["real"])
+            os.environ[INSIDE] = os.readlink("/proc/self/ns/mnt")
         else:
             enter_landlock(asked["shown"], asked["real"])
     except OSError as error:

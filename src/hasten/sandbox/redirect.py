@@ -34,12 +34,13 @@ from hasten.sandbox.view import (
 )
 
 NEW = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND  # any of them: a file is written
-raw_open, raw_unlink, raw_symlink = io.open, os.unlink, os.symlink
+raw_open, raw_unlink, raw_link, raw_symlink = io.open, os.unlink, os.link, os.symlink
 IN_PATHLIB = (
     "stat", "open", "listdir", "scandir", "chmod", "mkdir", "unlink", "link", "rmdir", "rename", "replace", "symlink",
     "readlink",
 )  # fmt: skip
 VIEW_VARIABLE = "HASTEN_VIEW"
+INSIDE_VARIABLE = "HASTEN_INSIDE"  # see `enter`
 # What libraries download, compile and keep for later runs stays: else every launch would do it again.
 CACHES = (
     "HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -54,6 +55,13 @@ def caches() -> list[str]:
     with contextlib.suppress(RuntimeError):
         found += [user_cache(), *(Path.home() / name for name in IN_HOME)]
     return [os.path.realpath(path) for path in found if os.path.isdir(path)]
+
+
+def is_inside() -> bool:
+    """Whether an overlay covers what this process sees: one that a service started, such as Slurm's, is outside of it."""
+    with contextlib.suppress(OSError):
+        return os.environ.get(INSIDE_VARIABLE) == os.readlink("/proc/self/ns/mnt")
+    return False
 
 
 def install_from_environment() -> bool:
@@ -132,7 +140,12 @@ def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
         view.folder(os.path.dirname(place))
         raw_symlink(src, view.written + place)
 
-    def copying(src: Any, dst: Any, **_settings: Any) -> None:
+    def copying(src: Any, dst: Any, **settings: Any) -> None:
+        if view.place(src) is None and view.place(dst) is None:
+            raw_link(src, dst, **settings)
+            return
+        if exists(view.seen(dst, follow=False)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(dst))
         shutil.copy2(view.seen(src), view.target(dst, keeps=False))
 
     for owner in (builtins, io):

@@ -64,19 +64,22 @@ class Workspace:
         return Path(tempfile.mkdtemp(prefix="launch-", dir=self.folder))
 
     @contextlib.contextmanager
-    def sandboxed(self, command: Sequence[str]) -> Generator[tuple[list[str], Path | None]]:
-        """The command to start, and where Python's file functions are to write; None: they need not."""
+    def sandboxed(self, command: Sequence[str]) -> Generator[tuple[list[str], Path]]:
+        """The command to start, and where Python's file functions are to write in processes that no overlay covers."""
         self._num_launches += 1
         view = self.folder / "views" / str(self._num_launches)
+        outside = view.with_name(f"{view.name}-outside")  # of an overlay: for what a service starts, such as Slurm's
         view.mkdir(parents=True)
+        outside.mkdir()
         try:
             if self.form == "redirect":
                 yield list(command), view
             else:
                 entered = _entered(self.form, view, self.folder, real=caches())
-                yield [*entered, *command], view if self.form == "landlock" else None
+                yield [*entered, *command], view if self.form == "landlock" else outside
         finally:
             guard.remove(os.fspath(view))
+            guard.remove(os.fspath(outside))
 
 
 def _entered(form: SandboxForm, view: Path, shown: Path, *, real: Sequence[str]) -> list[str]:

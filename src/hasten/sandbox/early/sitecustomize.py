@@ -1,4 +1,4 @@
-"""What Python imports at its start in every process of a launch without overlay: file writes are redirected.
+"""What Python imports at its start in every process of a launch: file writes are redirected where no overlay takes them.
 
 The user's own sitecustomize runs first.
 """
@@ -26,5 +26,13 @@ def _install() -> None:
     install_from_environment()
 
 
+def _is_inside() -> bool:  # as in `redirect`, without importing anything
+    try:
+        return os.environ.get("HASTEN_INSIDE") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
 _run_the_other()
-_install()
+if not _is_inside():
+    _install()
