@@ -3,7 +3,7 @@
 import pytest
 
 from hasten.diagnosis.check import check
-from hasten.records import Device, DiskSpeed, Machine
+from hasten.records import Device, DiskSpeed, Machine, ReadRate, ReadRates
 
 GIB = 1 << 30
 DISK = DiskSpeed(
@@ -266,3 +266,21 @@ def test_pillow_without_vector_instructions_is_named_with_what_has_them():
     assert line(box(libraries={"pillow-simd": "12.1.1"}), "image resizing").state == "good"
     without_avx2 = box(libraries={"pillow": "13.0.0"}, cpu_features=())
     assert "image resizing" not in {one.topic for one in check(without_avx2)}
+
+
+def rates(*per_second, num_readers, bound):
+    made = [ReadRate(number, 10, int(rate), 1.0, 0.05) for number, rate in zip((1, 4, 16), per_second)]
+    return ReadRates("s3://bucket", "s3", tuple(made), num_readers, bound)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "text", "remedy"),
+    [
+        (rates(1e6, 4e6, 1e7, num_readers=16, bound="latency"), "warning", "16 or more hide", "num_workers=16"),
+        (rates(1e6, 4e6, 4e6, num_readers=4, bound="latency"), "warning", "4 hide the latency", "num_workers=4"),
+        (rates(1e8, 1e8, 1e8, num_readers=1, bound="bandwidth"), "good", "bandwidth-bound", "disk_cache"),
+    ],
+)
+def test_one_sentence_says_how_many_readers_hide_the_latency(found, state, text, remedy):
+    [one] = [one for one in check(box(), reads=found) if one.topic == "reads"]
+    assert one.state == state and text in one.text and remedy in one.remedy

@@ -1,8 +1,10 @@
 """The cache as a fix: library calls of the script, whoever makes its batches; and images resized by another library."""
 
+import os
 import subprocess
 import sys
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,10 @@ from training_process import Process
 
 from hasten.data.memo import keys
 from hasten.data.memo.memo import current
+
+sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir, "data"))
+
+from remote_server import Server
 
 
 @pytest.fixture
@@ -70,6 +76,31 @@ def test_memory_and_disk_together_are_one_cache(put_on, tmp_path):
     put_on("cache", "17 MiB")  # another memory, the same disk
     epochs(dataset)
     assert current().counts().tiers[1].num_hits >= 12
+
+
+class Remote(Dataset):
+    def __init__(self, urls):
+        self.urls = urls
+
+    def __len__(self):
+        return len(self.urls)
+
+    def __getitem__(self, index):
+        with fsspec.open(self.urls[index], "rb") as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="remote objects are held on POSIX systems")
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}], ids=str)
+def test_torchs_own_loader_downloads_a_remote_object_once(put_on, arguments):
+    with Server() as server:
+        dataset = Remote(server.fill(12))
+        expected = epochs(dataset, **arguments)
+        server.bodies.clear()
+        states = put_on("disk_cache", "64 MiB")
+        assert all(map(torch.equal, epochs(dataset, **arguments), expected))
+        assert states == {"disk_cache": "on"}, "it is not refused, though no library's call is cached"
+        assert list(server.bodies.values()) == [1] * 12
 
 
 def test_functions_of_the_plan_are_cached_as_well(put_on):

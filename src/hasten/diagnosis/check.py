@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hasten import format
 from hasten.diagnosis.check_device import check_device, check_precision, check_torch
-from hasten.records import CheckLine, DiskSpeed, Machine
+from hasten.records import CheckLine, DiskSpeed, Machine, ReadRates
 
 DOCKER_SHM = 64 << 20  # a container's default
 AMPLE_SHM = 1 << 30
@@ -28,7 +28,9 @@ KEEPS_MEMORY = (
 )
 
 
-def check(machine: Machine, *, disk: DiskSpeed | None = None) -> tuple[CheckLine, ...]:
+def check(
+    machine: Machine, *, disk: DiskSpeed | None = None, reads: ReadRates | None = None
+) -> tuple[CheckLine, ...]:
     """All lines that apply to this system, the device first."""
     return (
         check_device(machine),
@@ -39,6 +41,7 @@ def check(machine: Machine, *, disk: DiskSpeed | None = None) -> tuple[CheckLine
         _swap(machine),
         *_shm(machine),
         *_disk(disk),
+        *_reads(reads),
         _decoders(machine),
         *_resizing(machine),
         *_threads(machine),
@@ -129,6 +132,30 @@ def _disk(disk: DiskSpeed | None) -> Iterable[CheckLine]:
         yield CheckLine("disk", "bad" if at_random < SLOW_RANDOM / 2 else "warning", rates, remedy)
     else:
         yield CheckLine("disk", "good", rates)
+
+
+def _reads(reads: ReadRates | None) -> Iterable[CheckLine]:
+    """Whether one reader gets what a remote store gives, and how many do."""
+    if reads is None:
+        return
+    best = max(reads.rates, key=lambda rate: rate.bytes_per_second)
+    text = f"{reads.place} ({reads.file_system}): " if reads.file_system else f"{reads.place}: "
+    failed = sum(rate.num_failed for rate in reads.rates)
+    lost = f" {failed} reads failed." if failed else ""
+    if reads.bound == "bandwidth":
+        text += f"bandwidth-bound: one reader gets {format.size_rate(reads.rates[0].bytes_per_second)}, all there is."
+        remedy = "A cache on the local disk helps from the second epoch on: `disk_cache`."
+    else:
+        factor = best.bytes_per_second / reads.rates[0].bytes_per_second
+        more = " or more" if reads.num_readers == reads.rates[-1].num_readers else ""
+        text += (
+            f"latency-bound: {best.num_readers} readers get {format.ratio(factor)} the rate of one; "
+            f"{reads.num_readers}{more} hide the latency."
+        )
+        remedy = (
+            f"`num_workers={reads.num_readers}`{more}, or a cache on the local disk, which reads ahead: `disk_cache`."
+        )
+    yield CheckLine("reads", "warning" if failed or reads.num_readers > 1 else "good", text + lost, remedy)
 
 
 def _decoders(machine: Machine) -> CheckLine:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import psutil
 
 from hasten.errors import DirectoryError
+from hasten.mounts import NETWORK
 from hasten.records import DiskKind, DiskSpeed, FileRead
 
 BLOCK = 1 << 20
@@ -256,11 +257,6 @@ def _disk_bytes() -> int | None:
     return int(fields["read_bytes"])
 
 
-NETWORK = {
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "drvfs", "ceph", "lustre", "beegfs", "gpfs",
-    "glusterfs", "afs", "fuse.sshfs", "fuse.gcsfuse", "fuse.s3fs", "fuse.mountpoint-s3", "fuse.goofys",
-    "fuse.juicefs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph", "fuse.blobfuse2", "wekafs",
-}  # fmt: skip
 MEMORY = {"tmpfs", "ramfs"}
 
 

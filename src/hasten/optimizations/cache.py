@@ -93,6 +93,7 @@ def _open(handle: Handle, **budget: Any) -> None:
 def _looking(original: Callable[..., Any], handle: Handle) -> Callable[..., Any]:
     """Refuse to cache where none of the first batches was made through a library that is known."""
     from hasten.data.memo.memo import current
+    from hasten.data.memo.remote_calls import building_samples
 
     left = LOOKED_AFTER
 
@@ -101,14 +102,16 @@ def _looking(original: Callable[..., Any], handle: Handle) -> Callable[..., Any]
         left = 0
         memo = current()  # of all tiers that are enabled
         counts = memo.counts() if memo is not None else None
-        if counts is None or (not counts.num_hits and not counts.value_bytes):
+        is_remote = counts is not None and counts.remote is not None and counts.remote.num_hits > 0
+        if counts is None or not (counts.num_hits or counts.value_bytes or is_remote):
             handle.refuse("no sample is read through a library whose calls can be cached")
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         nonlocal left
         try:
-            batch = original(self)
+            with building_samples():
+                batch = original(self)
         except StopIteration:
             if left:
                 look()

@@ -32,12 +32,12 @@ class Packed(NamedTuple):
     """Bytes that the buffers take when each starts at a multiple of ALIGNMENT."""
 
 
-def pack(value: object) -> Packed:
-    """Serialize the value. Raises PackError if it cannot be pickled."""
+def pack(value: object, pickler: type[pickle.Pickler] | None = None) -> Packed:
+    """Serialize the value, with another pickler if it has `reduce_array` too. Raises PackError if it cannot be pickled."""
     file = io.BytesIO()
     taken: list[pickle.PickleBuffer] = []
     try:
-        _Packer(file, protocol=5, buffer_callback=taken.append).dump(value)
+        (pickler or _Packer)(file, protocol=5, buffer_callback=taken.append).dump(value)
         buffers = [buffer.raw() for buffer in taken]
     except Exception as error:  # a user's class may raise anything
         raise PackError(f"{type(value).__qualname__} cannot be pickled: {error}") from error
@@ -80,20 +80,25 @@ def aligned(size: int) -> int:
 
 class _Packer(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
-        if type(obj) is np.ndarray and not obj.dtype.hasobject:
-            laid, strides = _lay_array(obj)
-            # A dtype's name is read ten times as fast as its pickle, but does not describe fields or foreign types.
-            dtype = obj.dtype.str if np.dtype(obj.dtype.str) == obj.dtype else obj.dtype
-            return _array, (_buffer(laid), dtype, obj.shape, strides)
-        if isinstance(obj, torch.Tensor) and _is_memory(obj):
-            plain = obj.as_subclass(torch.Tensor)
-            laid, strides = _lay_tensor(plain)
-            buffer = _buffer(laid)
-            dtype = str(obj.dtype).removeprefix("torch.")
-            if type(obj) is torch.Tensor:
-                return _tensor, (buffer, dtype, tuple(obj.shape), strides)
-            return _tensor, (buffer, dtype, tuple(obj.shape), strides, type(obj), obj.__dict__)
-        return NotImplemented
+        return reduce_array(obj)
+
+
+def reduce_array(obj: Any) -> Any:
+    """Reduce an array or a tensor to a buffer outside the pickle; NotImplemented for anything else."""
+    if type(obj) is np.ndarray and not obj.dtype.hasobject:
+        laid, strides = _lay_array(obj)
+        # A dtype's name is read ten times as fast as its pickle, but does not describe fields or foreign types.
+        dtype = obj.dtype.str if np.dtype(obj.dtype.str) == obj.dtype else obj.dtype
+        return _array, (_buffer(laid), dtype, obj.shape, strides)
+    if isinstance(obj, torch.Tensor) and _is_memory(obj):
+        plain = obj.as_subclass(torch.Tensor)
+        laid, strides = _lay_tensor(plain)
+        buffer = _buffer(laid)
+        dtype = str(obj.dtype).removeprefix("torch.")
+        if type(obj) is torch.Tensor:
+            return _tensor, (buffer, dtype, tuple(obj.shape), strides)
+        return _tensor, (buffer, dtype, tuple(obj.shape), strides, type(obj), obj.__dict__)
+    return NotImplemented
 
 
 def _buffer(laid: _Array) -> pickle.PickleBuffer:

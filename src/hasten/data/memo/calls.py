@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
+from hasten.data.memo.keys import identity_of_bytes, identity_of_open, identity_of_path, identity_of_status, key_of
 from hasten.data.memo.memo import current, get_or_compute
 
 Function = Callable[..., Any]
@@ -107,7 +107,7 @@ def from_path(
     """Return what `compute` returns for the file at a path. The suffix is part of the key, as libraries inspect it."""
     try:
         status = os.stat(path)
-        identity = identity_of_status(status)
+        identity = identity_of_status(status, path)
         suffix = os.path.splitext(os.fspath(path))[1].encode(errors="surrogateescape")
     except (OSError, TypeError, ValueError):
         return compute()
@@ -133,12 +133,12 @@ def from_open_file(
         status = os.fstat(descriptor)
     except OSError:
         return compute()
-    identity = identity_of_status(status)
+    identity = identity_of_status(status, descriptor)
     if identity is None:
         return compute()
 
     def keeps_unchanged(value: Any) -> bool:
-        return keeps(value) and identity_of_status(os.fstat(descriptor)) == identity
+        return keeps(value) and identity_of_open(descriptor) == identity
 
     return cached_call(key_of(identity, b"open", *parts), compute, keeps=keeps_unchanged, source_bytes=status.st_size)
 

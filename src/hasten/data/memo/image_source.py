@@ -6,7 +6,8 @@ import io
 import os
 from typing import Any, NamedTuple
 
-from hasten.data.memo.keys import identity_of_bytes, identity_of_status
+from hasten.data.memo.keys import identity_of_bytes, identity_of_open, identity_of_path, identity_of_status
+from hasten.mounts import network_mount
 
 FORMATS = frozenset(("JPEG", "MPO", "PNG", "BMP", "PPM", "JPEG2000"))
 """Formats whose `load` changes little of an image besides its pixels, or changes it detectably."""
@@ -52,14 +53,11 @@ class Source(NamedTuple):
             return False
         if self.data is not None:
             return type(fp) is io.BytesIO and fp.getvalue() == self.data
-        return identity_of_status(os.fstat(fp.fileno())) == self.identity
+        return identity_of_open(fp.fileno()) == self.identity
 
     def is_unchanged(self) -> bool:
         """Whether the file at the path is still this source."""
-        try:
-            return self.data is not None or identity_of_status(os.stat(self.path)) == self.identity
-        except OSError:
-            return False
+        return self.data is not None or identity_of_path(self.path) == self.identity
 
     def held(self, fp: Any) -> Source:
         """Return a source that does not depend on `fp`, which is about to be closed."""
@@ -85,7 +83,9 @@ class Source(NamedTuple):
 
 def stamp_of(status: os.stat_result) -> Stamp:
     """Return values that change when a file is written to."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    mount = network_mount(status.st_dev)
+    inode = status.st_ino if mount is None or mount.has_inodes else 0
+    return status.st_dev, inode, status.st_size, status.st_mtime_ns
 
 
 def source_of(image: Any, fp: Any) -> Source | None:
@@ -110,7 +110,7 @@ def source_of(image: Any, fp: Any) -> Source | None:
         path = os.path.abspath(path)
     except (OSError, AttributeError, ValueError):
         return None
-    identity = identity_of_status(status)
+    identity = identity_of_status(status, image.fp.fileno())
     if identity is None:
         return None
     return Source(identity, stamp_of(status), None, path, status.st_size)

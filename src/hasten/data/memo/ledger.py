@@ -44,7 +44,7 @@ class Ledger:
     _descriptor = _held = -1
 
     def __init__(self, folder: Path, budget: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._budget = budget
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_private(folder.parent)
@@ -67,29 +67,35 @@ class Ledger:
         """Whether a recent attempt found no room for `size` bytes."""
         return size >= self._refused and time.monotonic() < self._full_until
 
-    def reserve(self, path: Path, size: int) -> bool:
-        """Create a new file of `size` bytes; False if there is no room. Raises OSError if the disk fails.
+    def reserve(self, path: Path, size: int, *, wait: float = 0.0) -> bool:
+        """Create a new file of `size` bytes; False if there is no room, or others reserve theirs for longer than `wait` seconds.
 
-        The file has its full size from the start, so that any count includes it.
+        The file has its full size from the start, so that any count includes it. Raises OSError if the disk fails.
         """
         if self._descriptor < 0:
-            raise OSError(errno.EROFS, "the folder cannot be written", str(self._folder.parent))
-        cost = _cost(size)
-        with locked(self._descriptor) as acquired:
-            if not acquired:
+            raise OSError(errno.EROFS, "the folder cannot be written", str(self.folder.parent))
+        until = time.monotonic() + wait
+        while True:
+            with locked(self._descriptor) as acquired:
+                if acquired:
+                    return self._reserve(path, size)
+            if time.monotonic() >= until:
                 return False
-            used, counted = self._read() or (self._count(), time.time())
-            if used + cost > self._budget and time.time() - counted > STALE:
-                used, counted = self._count(), time.time()
-            while used + cost > self._budget and (freed := self._remove_oldest()):
-                used = max(0, used - freed)
-            room = used + cost <= self._budget
-            if room:
-                _create(path, size)
-            else:
-                self._refused, self._full_until = size, time.monotonic() + RETRY_SECONDS
-            self._write(used + cost * room, counted)
-            return room
+
+    def _reserve(self, path: Path, size: int) -> bool:
+        cost = _cost(size)
+        used, counted = self._read() or (self._count(), time.time())
+        if used + cost > self._budget and time.time() - counted > STALE:
+            used, counted = self._count(), time.time()
+        while used + cost > self._budget and (freed := self._remove_oldest()):
+            used = max(0, used - freed)
+        room = used + cost <= self._budget
+        if room:
+            _create(path, size)
+        else:
+            self._refused, self._full_until = size, time.monotonic() + RETRY_SECONDS
+        self._write(used + cost * room, counted)
+        return room
 
     def discard(self, path: Path) -> None:
         """Remove a file, if it can be removed."""
@@ -143,7 +149,7 @@ class Ledger:
 
     def _remove_oldest(self) -> int:
         """Remove the least recently used store that no process has open; return its bytes, or 0 if there is none."""
-        others = [folder for folder in self._stores() if folder != self._folder]
+        others = [folder for folder in self._stores() if folder != self.folder]
         for folder in sorted(others, key=lambda folder: folder.stat().st_mtime):
             freed = _remove(folder)
             if freed:
@@ -151,7 +157,7 @@ class Ledger:
         return 0
 
     def _stores(self) -> list[Path]:
-        entries = _entries(self._folder.parent)
+        entries = _entries(self.folder.parent)
         named = (Path(e.path) for e in entries if STORE.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
         return [folder for folder in named if (folder / MARK).is_file()]
 

@@ -20,6 +20,7 @@ from hasten.data.memo.codec import Encoded, NotStorableError, decode, encode
 from hasten.data.memo.counters import Counters
 from hasten.data.memo.disk import DiskTier, memo_folder
 from hasten.data.memo.ram import Memory, RamTier
+from hasten.data.memo.remote import RemoteCounts, RemoteTier
 
 log = logging.getLogger("hasten")
 
@@ -56,6 +57,8 @@ class MemoCounts:
     source_bytes: int
     """Bytes of the files from which they were computed."""
     tiers: tuple[TierCounts, ...]
+    remote: RemoteCounts | None = None
+    """Counts of remote objects; None without a cache on disk."""
 
     @property
     def num_hits(self) -> int:
@@ -72,7 +75,11 @@ class MemoCounts:
 class Memo:
     """A cache with tiers, nearest first. Usable after a fork, and picklable to a process being started."""
 
-    def __init__(self, ram: RamTier | None = None, disk: DiskTier | None = None) -> None:
+    def __init__(
+        self, ram: RamTier | None = None, disk: DiskTier | None = None, remote: RemoteTier | None = None
+    ) -> None:
+        self.remote = remote
+        """The remote objects on disk. Where there are some, the disk is left to them, and values are kept in memory."""
         self._tiers: list[RamTier | DiskTier] = [tier for tier in (ram, disk) if tier is not None]
         self._last_counts: MemoCounts | None = None
         self._duplicates = ram is not None and disk is not None and disk.budget >= DUPLICATES_FROM * ram.budget
@@ -123,7 +130,11 @@ class Memo:
 
     def takes(self, size: int) -> bool:
         """Whether any tier may have room for `size` bytes; if not, a value need not be packed."""
-        return any(tier.name not in self._failed and tier.takes(size) for tier in self._tiers)
+        return any(self._is_open(tier) and tier.takes(size) for tier in self._tiers)
+
+    def _is_open(self, tier: RamTier | DiskTier) -> bool:
+        is_left = tier.name == "disk" and self.remote is not None and self.remote.is_used
+        return tier.name not in self._failed and not is_left
 
     def __contains__(self, key: bytes) -> bool:
         return any(key in tier for tier in self._tiers)
@@ -165,7 +176,9 @@ class Memo:
             )
             for at, tier in enumerate(self._tiers)
         )
-        return MemoCounts(int(total("misses")), total("seconds"), int(total("values")), int(total("sources")), tiers)
+        remote = None if self.remote is None else self.remote.counts()
+        sums = total("misses"), total("seconds"), total("values"), total("sources")
+        return MemoCounts(int(sums[0]), sums[1], int(sums[2]), int(sums[3]), tiers, remote)
 
     def shrink(self) -> int:
         """Release memory if the machine or the control group is short of it; return the bytes released."""
@@ -177,11 +190,13 @@ class Memo:
         for tier in self._tiers:
             tier.close()
         self._tiers = []
+        if self.remote is not None:
+            self.remote.close()
         self._counters.close()
 
     def _write(self, at: int, key: bytes, pieces: list[Any], size: int, *, counted: bool = True) -> bool:
         tier = self._tiers[at]
-        if tier.name in self._failed:
+        if not self._is_open(tier):
             return False
         try:
             is_stored = tier.write(key, Encoded(pieces, size))
@@ -216,7 +231,8 @@ def open_memo(*, ram: Budget, disk: Budget, host_key: bytes | None = None) -> Me
         except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
             where = "; set HASTEN_CACHE to another folder" if name == "disk" else ""
             log.warning("the %s cache is off: %s%s", name, error, where)
-    return Memo(**found)
+    tier = found.get("disk")
+    return Memo(**found, remote=None if tier is None else RemoteTier(tier.budget, memo_folder()))
 
 
 def _open_disk(disk: Budget) -> DiskTier | None:

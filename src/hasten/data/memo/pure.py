@@ -152,7 +152,7 @@ def _describe_path(value: Any, files: list[tuple[Any, bytes]]) -> bytes:
         status = os.stat(value)
     except (OSError, ValueError):
         return key_of(b"text", name)
-    identity = identity_of_status(status)
+    identity = identity_of_status(status, value)
     if identity is None:  # a folder, whose files may change, or a recently changed file
         raise _RecentlyChangedError
     files.append((value, identity))

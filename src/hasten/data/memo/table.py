@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hasten.data.memo import arrays, pillow, volumes
+from hasten.data.memo import arrays, pillow, remote_calls, volumes
 from hasten.data.memo.memo import Memo, use_in_process
 from hasten.patches import Patches
 
@@ -37,6 +37,7 @@ TABLE: tuple[Row, ...] = (
     Row("PIL.Image", ("pillow", "pillow-simd"), pillow.install),
     *(Row(*row) for row in arrays.ROWS),
     *(Row(*row) for row in volumes.ROWS),
+    Row("fsspec.spec", ("fsspec",), remote_calls.install),
 )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from hasten.data.memo.calls import (
     is_plain_path,
     releases,
 )
-from hasten.data.memo.keys import identity_of_bytes, identity_of_path, identity_of_status, key_of
+from hasten.data.memo.keys import identity_of_bytes, identity_of_open, identity_of_path, key_of
 from hasten.data.memo.memo import current
 
 SMALLEST = 4096  # bytes of an HDF5 dataset; below, reading is as fast as a lookup
@@ -322,13 +321,9 @@ def _install_hdf5(patches: Any, found: ModuleType, release: bytes) -> None:
 
 def _identity_of_hdf5(file: Any) -> bytes | None:
     try:
-        return _identity_of_descriptor(file.get_vfd_handle())
+        return identity_of_open(file.get_vfd_handle())
     except (OSError, ValueError, RuntimeError, NotImplementedError, TypeError):  # another driver
         return None
-
-
-def _identity_of_descriptor(descriptor: int) -> bytes | None:
-    return identity_of_status(os.fstat(descriptor))
 
 
 def _is_only_read(h5py: Any, file: Any) -> bool:
@@ -353,7 +348,7 @@ def _place_of(h5py: Any, dataset: Any, identities: dict[int, bytes]) -> tuple[in
     if not filters or not all(map(h5py.h5z.filter_avail, filters)):
         return None
     descriptor = h5py.h5i.get_file_id(dataset.id).get_vfd_handle()
-    if _identity_of_descriptor(descriptor) != known:
+    if identity_of_open(descriptor) != known:
         return None
     return descriptor, f"hdf5 {info.addr} {dataset.shape} {dtype.str}"
 
