@@ -37,6 +37,7 @@ from hasten.data.epoch.stats import LoaderStats
 from hasten.data.images.pixels import PixelRule
 from hasten.data.layout.tree import map_tensors
 from hasten.data.memo.budget import Forecast, parse_budget
+from hasten.data.workers.ray_pool import find_ray
 from hasten.devices import accelerator
 from hasten.errors import DeviceError
 
@@ -82,7 +83,9 @@ class Loader(DataLoader[T], Generic[T]):
         pixels: "identical" returns Pillow's exact pixels; "close" stays within 1/255 of them and takes less time; "any"
             decodes with whatever is fastest.
         workers: "processes"; "threads", if you know that the dataset and its transforms are thread-safe; or "auto": use
-            threads if every part is known to be thread-safe and releases the interpreter lock long enough.
+            threads if every part is known to be thread-safe and releases the interpreter lock long enough. "ray": one
+            worker for each CPU of the running Ray cluster, or `num_workers` of them; the training process's own node
+            lends its CPUs only if there are no others, or too few for `num_workers`.
         on_error: what to do with a sample that raises. "raise" propagates the exception; "replace" substitutes another
             sample of the same batch, always the same one, and counts it.
         max_error_rate: the fraction of replaced samples above which SampleRateError is raised.
@@ -91,7 +94,9 @@ class Loader(DataLoader[T], Generic[T]):
 
     Raises:
         ValueError: if an argument is not valid.
+        ImportError: if `workers` is "ray" and Ray is not installed.
         DeviceError: at `iter()`, if torch does not see `device`.
+        ClusterError: at `iter()` or for the first batch, if the Ray cluster cannot build the same samples.
     """
 
     def __init__(
@@ -118,19 +123,26 @@ class Loader(DataLoader[T], Generic[T]):
         cache: int | str | None = None,
         disk_cache: int | str | None = None,
         pixels: PixelRule = "identical",
-        workers: Literal["auto", "processes", "threads"] = "auto",
+        workers: Literal["auto", "processes", "threads", "ray"] = "auto",
         on_error: Literal["raise", "replace"] = "raise",
         max_error_rate: float = 0.05,
     ) -> None:
         if isinstance(num_workers, str) and num_workers != "auto":
             raise ValueError(f"num_workers={num_workers!r} is not valid: use a number, or 'auto'")
+        if workers == "ray":
+            if cache is not None or disk_cache is not None:
+                raise ValueError(
+                    "cache= and disk_cache= are of this machine, workers='ray' of others: leave one of them out"
+                )
+            num_workers = num_workers or "auto"
+            find_ray()
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            usable_cores() if num_workers == "auto" else num_workers,
+            1 if workers == "ray" else usable_cores() if num_workers == "auto" else num_workers,
             collate_fn,
             pin_memory,
             drop_last,
@@ -144,7 +156,7 @@ class Loader(DataLoader[T], Generic[T]):
             in_order=in_order,
         )
         _check("pixels", pixels, ("identical", "close", "any"))
-        _check("workers", workers, ("auto", "processes", "threads"))
+        _check("workers", workers, ("auto", "processes", "threads", "ray"))
         _check("on_error", on_error, ("raise", "replace"))
         for budget in (cache, disk_cache):
             if budget not in (None, "auto"):
@@ -159,9 +171,11 @@ class Loader(DataLoader[T], Generic[T]):
         self.cache = cache
         self.disk_cache = disk_cache
         self.pixels: PixelRule = pixels
-        self.workers: Literal["auto", "processes", "threads"] = workers
+        self.workers: Literal["auto", "processes", "threads", "ray"] = workers
         self.on_error: Literal["raise", "replace"] = on_error
         self.max_error_rate = max_error_rate
+        if workers == "ray" and num_workers != "auto":
+            self.num_workers = num_workers  # not before, as torch compares it with this machine's cores
         self.adjusts_workers = num_workers == "auto"
         """Whether `num_workers` is "auto"."""
         self._state = LoaderState()
@@ -229,7 +243,8 @@ class Loader(DataLoader[T], Generic[T]):
             self._reason = None  # warn once
         if isinstance(self.dataset, IterableDataset):
             return super()._get_iterator()
-        self.check_worker_number_rationality()
+        if self.workers != "ray":
+            self.check_worker_number_rationality()
         columns = columns_of(self.dataset) if self._collates_plainly() else None
         if columns is not None:
             return InMemoryIterator(self, self._options(), self._state, columns)
@@ -257,7 +272,9 @@ class Loader(DataLoader[T], Generic[T]):
 
         Cache counts start at the creation of the cache, which all loaders of a dataset share.
         """
-        return self._state.counts.stats(num_workers=self.num_workers, cache=self._state.cache_counts())
+        return self._state.counts.stats(
+            num_workers=self.num_workers, cache=self._state.cache_counts(), cluster=self._state.cluster
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch: after the batch last returned to the training loop."""
@@ -341,6 +358,6 @@ def _check(name: str, value: object, known: tuple[str, ...]) -> None:
 def _why_not(loader: Loader[Any]) -> str | None:
     if isinstance(loader.dataset, IterableDataset):
         return None
-    if loader.num_workers and loader.workers != "threads" and not hasattr(socket, "AF_UNIX"):
+    if loader.num_workers and loader.workers not in ("threads", "ray") and not hasattr(socket, "AF_UNIX"):
         return f"worker processes need Unix sockets, which {sys.platform} does not have; try workers='threads'"
     return None

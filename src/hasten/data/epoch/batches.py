@@ -5,9 +5,11 @@ The iterator subclasses torch's loader iterator, so tools that instrument torch'
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import pickle
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
 
 from hasten.data.epoch.base import BaseIterator
 from hasten.data.epoch.handout import build_with_dataset, finish_batch, reraise, write_sample
-from hasten.data.epoch.order import Repeats
+from hasten.data.epoch.order import Lookahead, Repeats
 from hasten.data.epoch.pending import PendingBatch
 from hasten.data.epoch.staffing import Reading, WorkerPlan, adjusted, usable_cores
 from hasten.data.epoch.state import LoaderOptions, LoaderState, makes_rows
@@ -36,6 +38,7 @@ from hasten.errors import WorkerDiedError
 MAX_UNPLACED = 64  # per epoch: samples that fit no row
 MAX_TASKS = 256  # per batch
 FIRST_SAMPLE_SECONDS = 0.05  # seconds to wait for the first sample, which shows the structure of all
+AHEAD = 256  # samples whose remote objects are fetched before they are asked for
 TASK_SECONDS = 16e-3  # of work per task: shorter ones cost the workers' cores overhead, longer ones delay batches
 
 
@@ -46,15 +49,19 @@ class BatchIterator(BaseIterator):
         self._repeats = Repeats(loader.sampler)
         self._options = options
         self._slots = state.prepare(loader, options)
+        memo = state.memo or current()
+        reads_ahead = memo is not None and memo.remote is not None and "fsspec" in sys.modules
+        order = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        self._lookahead = Lookahead(order, num_samples=AHEAD) if reads_ahead else None
         super().__init__(loader, state)
         self._config, self._pool = state.start_pool(loader, options, self._base_seed)
         self._counts = state.counts
         self._replace = options.on_error == "replace"
         self._most_replaced = options.max_error_rate
-        self._plan = WorkerPlan(loader.num_workers, loader.prefetch_factor or 1)
+        self._plan = WorkerPlan(self._pool.num_workers, loader.prefetch_factor or 1)
         self._reading = Reading.now(self._counts, time.perf_counter())
         self._in_order = loader.in_order or not self._pool.num_workers
-        self._in_rows = makes_rows(loader)
+        self._in_rows = makes_rows(loader) and self._pool.shares_memory
         self._pending: dict[int, PendingBatch] = {}  # in order
         self._dropped: dict[int, PendingBatch] = {}  # no longer needed, but workers still write to their slots
         self._unsent: deque[Task] = deque()
@@ -107,6 +114,8 @@ class BatchIterator(BaseIterator):
         """Start another epoch with the existing workers."""
         self._drop_all()
         self._repeats = Repeats(loader.sampler)
+        if self._lookahead is not None:
+            self._lookahead.clear()
         super()._reset(loader, first_iter)
         self._is_over = False
 
@@ -171,10 +180,9 @@ class BatchIterator(BaseIterator):
         if not self._options.adjusts_workers:
             return
         self._plan = adjusted(self._plan, interval, cores=usable_cores())
-        try:
+        with contextlib.suppress(OSError):  # no more processes or memory; the existing workers are unaffected
             self._pool.resize(self._plan.num_workers)
-        except OSError:  # no more processes or memory; the existing workers are unaffected
-            self._plan = replace(self._plan, num_workers=self._pool.num_workers)
+        self._plan = replace(self._plan, num_workers=self._pool.num_workers)
 
     def _end_epoch(self) -> None:
         if not self._persistent_workers:
@@ -197,7 +205,10 @@ class BatchIterator(BaseIterator):
         """Request batches until enough are in progress."""
         while True:
             while self._unsent:
-                if not self._pool.send(self._unsent[0]):
+                task = self._unsent[0]
+                if self._lookahead is not None and not task.coming:
+                    task.coming = self._lookahead.coming(2 * len(task.indices) + 4)
+                if not self._pool.send(task):
                     return
                 self._unsent.popleft()
             waits = self._probe is not None and not self._first_is_slow
@@ -205,7 +216,7 @@ class BatchIterator(BaseIterator):
             if waits or self._is_over or len(self._pending) >= depth:
                 return
             try:
-                keys = next(self._keys)
+                keys = next(self._keys) if self._lookahead is None else self._lookahead.next(self._keys)
             except StopIteration:
                 self._is_over = True
                 return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 
@@ -36,6 +36,40 @@ def _never_repeats(sampler: object) -> bool:
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)  # type: ignore[arg-type]
     return type(sampler) in (SequentialSampler, DistributedSampler)
+
+
+class Lookahead:
+    """The keys of an epoch, and which samples come after those handed out.
+
+    Only for samplers that fix an epoch's order when it begins: another may go by what the training loop does.
+    """
+
+    def __init__(self, sampler: object, *, num_samples: int) -> None:
+        inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+        is_fixed = type(inner) in (RandomSampler, SequentialSampler, DistributedSampler, SubsetRandomSampler)
+        size = getattr(sampler, "batch_size", 1)
+        self._distance = max(1, num_samples // size) if is_fixed else 0
+        self._keys: deque[Any] = deque()
+        self._coming: deque[Any] = deque()
+
+    def clear(self) -> None:
+        """Forget what is left of the epoch."""
+        self._keys.clear()
+        self._coming.clear()
+
+    def next(self, keys: Iterator[Any]) -> Any:
+        """Return the next key of `keys`, after taking further ones from it. Raises StopIteration at the end."""
+        while len(self._keys) <= self._distance and (key := next(keys, self)) is not self:
+            self._keys.append(key)
+            if self._distance:
+                self._coming.extend(key if isinstance(key, (list, tuple)) else [key])
+        if not self._keys:
+            raise StopIteration
+        return self._keys.popleft()
+
+    def coming(self, number: int) -> list[Any]:
+        """Return up to `number` of the samples to come, each once."""
+        return [self._coming.popleft() for _ in range(min(number, len(self._coming)))]
 
 
 def batches_of_indices(sampler: object) -> Iterator[torch.Tensor] | None:

@@ -25,6 +25,8 @@ from hasten.data.memo.folders import FolderSamples, folder_samples, is_threadabl
 from hasten.data.memo.memo import Memo, MemoCounts, key_of_host, open_memo
 from hasten.data.workers.pool import InlinePool, WorkerPool
 from hasten.data.workers.processes import ProcessPool
+from hasten.data.workers.ray_checks import ClusterReport
+from hasten.data.workers.ray_pool import RayPool
 from hasten.data.workers.tasks import WorkerConfig
 from hasten.data.workers.threads import ThreadPool, has_gil
 from hasten.devices import cuda
@@ -39,7 +41,7 @@ class LoaderOptions:
     cache: int | str | None
     disk_cache: int | str | None
     pixels: PixelRule
-    workers: Literal["auto", "processes", "threads"]
+    workers: Literal["auto", "processes", "threads", "ray"]
     on_error: Literal["raise", "replace"]
     max_error_rate: float
     adjusts_workers: bool
@@ -77,6 +79,8 @@ class LoaderState:
     tier: DeviceTier | None = None
     """The folders' images on the device."""
     forecast: Forecast | None = None
+    cluster: ClusterReport | None = None
+    """What the workers on a Ray cluster found before they started."""
     _before: MemoCounts | None = None
     """The memo's counts before this loader used it."""
     owner: int = field(default_factory=os.getpid)
@@ -94,7 +98,7 @@ class LoaderState:
             self.uses_threads = None
         if self.uses_threads is None:
             self.uses_threads = self._should_use_threads(loader, options)
-        in_processes = bool(loader.num_workers) and not self.uses_threads
+        in_processes = bool(loader.num_workers) and not self.uses_threads and options.workers != "ray"
         if self.slots is None or self.slots.arena.is_shared != in_processes:
             self.slots = _new_slots(options, is_shared=in_processes)
         if options.caches and self.memo is None:
@@ -129,6 +133,9 @@ class LoaderState:
             init=loader.worker_init_fn,
             memo=self.memo,
         )
+        if options.workers == "ray":
+            number = None if options.adjusts_workers else loader.num_workers
+            return config, RayPool(config, self.slots.arena, number=number, report=self._report_cluster)
         if not loader.num_workers:
             return config, InlinePool(config, self.slots.arena)
         if self.uses_threads:
@@ -147,7 +154,8 @@ class LoaderState:
         now, before = self.memo.counts(), self._before
         self._before = None
         if now.num_misses == before.num_misses:
-            if now.num_hits == before.num_hits and (self.tier is None or self.tier.is_empty):
+            is_remote = now.remote is not None and now.remote.num_hits > 0
+            if now.num_hits == before.num_hits and not is_remote and (self.tier is None or self.tier.is_empty):
                 log.warning(
                     "nothing is cached: these samples are not read through any library call that hasten can cache, or "
                     "from files that changed in the last seconds; "
@@ -164,6 +172,10 @@ class LoaderState:
             seconds_per_sample=(now.seconds_computing - before.seconds_computing) / self.counts.num_built,
         )
         log.info(self.forecast.line())
+
+    def _report_cluster(self, report: ClusterReport) -> None:
+        self.cluster = report
+        log.warning(report.line())  # at a level that is shown by default
 
     def _should_use_threads(self, loader: DataLoader[Any], options: LoaderOptions) -> bool:
         if options.workers != "auto" or not loader.num_workers:

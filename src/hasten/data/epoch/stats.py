@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hasten.data.epoch.pending import PendingBatch
 from hasten.data.memo.memo import MemoCounts
+from hasten.data.workers.ray_checks import ClusterReport
 from hasten.data.workers.tasks import Result
 from hasten.errors import SampleRateError
 
@@ -34,6 +35,8 @@ class LoaderStats:
     num_replaced: int
     """Samples that were replaced by another."""
     num_workers: int
+    cluster: ClusterReport | None = None
+    """With workers="ray": hosts, bytes per sample, and the most samples per second that the network carries."""
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Counts:
             f"allows; the last was sample {last.index!r}: {last.error}"
         )
 
-    def stats(self, *, num_workers: int, cache: MemoCounts | None) -> LoaderStats:
+    def stats(self, *, num_workers: int, cache: MemoCounts | None, cluster: ClusterReport | None) -> LoaderStats:
         """Return the current statistics."""
         return LoaderStats(
             num_batches=self.num_batches,
@@ -99,5 +102,6 @@ class Counts:
             mean_ready=self.num_ready / max(1, self.num_batches),
             cache=cache,
             num_replaced=self.num_replaced,
-            num_workers=num_workers,
+            num_workers=num_workers if cluster is None else cluster.num_workers,
+            cluster=cluster,
         )

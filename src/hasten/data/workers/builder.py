@@ -29,10 +29,13 @@ from hasten.data.layout.packing import pack, write_buffers
 from hasten.data.layout.rows import MismatchError, Target
 from hasten.data.layout.tree import Layout, with_floats
 from hasten.data.memo.folders import NotKnownError, Prepared, is_threadable
-from hasten.data.memo.memo import using
+from hasten.data.memo.memo import current, using
+from hasten.data.memo.remote_calls import building_samples
 from hasten.data.workers.failures import add_sample_note, substitute
+from hasten.data.workers.read_ahead import ReadAhead
 from hasten.data.workers.tasks import Replaced, Result, Task, WorkerConfig
 
+READERS = 32  # concurrent downloads ahead, of all workers of a loader together
 LARGE = 64 << 10  # bytes of a sample from which it is written to its row at once, while in the core's cache
 
 
@@ -57,13 +60,16 @@ class SampleBuilder:
     def __init__(
         self,
         config: WorkerConfig,
-        arena: Arena,
+        arena: Arena | None,
         note: memoryview,
         *,
         is_process: bool = False,
         is_thread: bool = False,
+        pickler: type[pickle.Pickler] | None = None,
     ) -> None:
+        """`arena` is None where tasks have no slots; `pickler` serializes whole batches."""
         self._config = config
+        self._pickler = pickler
         self._arena = arena
         self._is_process = is_process
         self._generator = torch.Generator()
@@ -81,12 +87,20 @@ class SampleBuilder:
         """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
         """The result of the current task."""
+        remote = memo.remote if (memo := config.memo or current()) is not None else None
+        readers = -(-READERS // max(1, config.num_workers))
+        self._ahead = None if remote is None else ReadAhead(config.dataset, remote, num_threads=readers)
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def result(self, task: Task) -> Result:
         """Run a task and return its result, which carries any exception that the user's code raised."""
         began = time.thread_time()
         own = None if self._is_process else self._config.memo  # a worker process uses it throughout
-        with using(own) if own is not None else contextlib.nullcontext():
+        with using(own) if own is not None else contextlib.nullcontext(), building_samples():
             if self._config.folders is not None:
                 self._config.folders.forget_transforms()
             while (result := self._do_seeded(task)) is None or not self._borrowed_are_unchanged():
@@ -145,6 +159,8 @@ class SampleBuilder:
         result = Result(task.batch, task.start, len(task.indices))
         self._result = result
         self._note[0] = task.batch
+        if task.coming and self._ahead is not None:
+            self._ahead.hint(task.coming)
         try:
             if task.kind == "whole":
                 self._do_whole(task, result)
@@ -169,7 +185,7 @@ class SampleBuilder:
             return
         samples: list[Any] = []
         try:
-            if self._config.folders is None and not self._seeded:
+            if self._config.folders is None and not self._seeded and self._ahead is None:
                 self._do_plain(task, samples)
             else:
                 for at in range(len(task.indices)):
@@ -198,26 +214,30 @@ class SampleBuilder:
 
     def _do_one_by_one(self, task: Task, result: Result, layout: Layout, slot: Place) -> None:
         """Write each sample to its row as soon as it is built, before a large sample drops out of the core's cache."""
-        targets = layout.targets(layout.arrays(self._arena.view(slot), task.length))
+        targets = layout.targets(layout.arrays(self._view(slot), task.length))
         for at in range(len(task.indices)):
             sample = self._sample(task, at)
             began = time.perf_counter()
             result.objects += self._write(sample, task.start + at, layout, targets, result)
             result.collate_seconds += time.perf_counter() - began
 
+    def _view(self, place: Place) -> memoryview:
+        assert self._arena is not None
+        return self._arena.view(place)
+
     def _layout(self, place: Place | Layout) -> Layout:
         if isinstance(place, Layout):
             return place
         known = self._layouts.get(place.offset)
         if known is None:
-            known = self._layouts[place.offset] = pickle.loads(self._arena.view(place))
+            known = self._layouts[place.offset] = pickle.loads(self._view(place))
         return known
 
     def _put(self, samples: list[Any], task: Task, result: Result, layout: Layout) -> None:
         if task.slot is None:
             result.unplaced = [(row, with_floats(sample)) for row, sample in enumerate(samples, task.start)]
             return
-        targets = layout.targets(layout.arrays(self._arena.view(task.slot), task.length))
+        targets = layout.targets(layout.arrays(self._view(task.slot), task.length))
         try:
             result.objects = layout.write(samples, targets, task.start)
         except MismatchError:
@@ -274,10 +294,10 @@ class SampleBuilder:
         return samples
 
     def _pack(self, batch: Any, task: Task, result: Result) -> None:
-        result.value, buffers, result.num_bytes = pack(batch)
+        result.value, buffers, result.num_bytes = pack(batch, self._pickler)
         if task.slot is not None and result.num_bytes <= task.slot.size:
             result.in_slot = True
-            write_buffers(buffers, self._arena.view(task.slot))
+            write_buffers(buffers, self._view(task.slot))
         else:
             result.memory = bytearray(result.num_bytes)
             write_buffers(buffers, memoryview(result.memory))
@@ -323,6 +343,8 @@ class SampleBuilder:
                     )
             if self._seeded:
                 self._seed(_seed_of(task, at, index))
+            if self._ahead is not None:
+                return self._ahead.build(index, lambda: self._config.dataset[index])
             return self._config.dataset[index]
         finally:
             self._result.sample_seconds += time.perf_counter() - began

@@ -19,7 +19,7 @@ def path_of(dataset: Any, index: Any) -> str | None:
     """Return the file of a sample if the dataset has a list of files; otherwise None."""
     try:
         while isinstance(dataset, (Subset, ConcatDataset)):
-            dataset, index = _inner(dataset, index)
+            dataset, index = inner_dataset(dataset, index)
         for name in PATHS:
             listed = getattr(dataset, name, None)
             if isinstance(listed, (list, tuple)):
@@ -32,7 +32,8 @@ def path_of(dataset: Any, index: Any) -> str | None:
     return None
 
 
-def _inner(dataset: Any, index: Any) -> tuple[Any, Any]:
+def inner_dataset(dataset: Any, index: Any) -> tuple[Any, Any]:
+    """Return the dataset that a Subset or a ConcatDataset takes a sample from, and the sample's index there."""
     if isinstance(dataset, Subset):
         return dataset.dataset, dataset.indices[index]
     before = 0

@@ -21,7 +21,9 @@ class WorkerPool(Protocol):
 
     num_workers: int
     is_process: bool
-    """Workers have their own memory and share only the arena."""
+    """Workers have their own memory."""
+    shares_memory: bool
+    """Workers write to the arena; otherwise, results carry whole batches."""
 
     def send(self, task: Task) -> bool:
         """Take a task; False if the pool cannot take more now."""
@@ -49,6 +51,7 @@ class InlinePool:
 
     num_workers = 0
     is_process = False
+    shares_memory = True
 
     def __init__(self, config: WorkerConfig, arena: Arena) -> None:
         self._builder = SampleBuilder(config, arena, memoryview(bytearray(16)).cast("q"))
@@ -76,5 +79,6 @@ class InlinePool:
     def close(self) -> None:
         """Drop the queued tasks."""
         self._tasks.clear()
+        self._builder.close()
         if self._finalizer is not None:
             self._finalizer()

@@ -73,6 +73,7 @@ class ProcessPool:
     """A pool of worker processes."""
 
     is_process = True
+    shares_memory = True
 
     def __init__(self, config: WorkerConfig, slots: Slots, *, context: BaseContext | None) -> None:
         assert slots.arena.is_shared

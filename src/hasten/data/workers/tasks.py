@@ -45,6 +45,8 @@ class Task:
     """For "rows": the layout of the samples, or where it is stored."""
     held: list[Prepared] | None = None
     """For "cuts": each sample's image before the random part."""
+    coming: list[Any] = field(default_factory=list)
+    """Indices of samples to come, whose remote objects this task's worker fetches ahead."""
 
 
 @dataclass

@@ -34,6 +34,7 @@ class ThreadPool:
     """A pool of threads in the training process."""
 
     is_process = False
+    shares_memory = True
 
     def __init__(self, config: WorkerConfig, arena: Arena) -> None:
         self.num_workers = 0
@@ -94,9 +95,12 @@ def _one_thread() -> contextlib.AbstractContextManager[object]:
 
 def _work(builder: SampleBuilder, tasks: Tasks, results: Results) -> None:
     torch.empty(0)  # torch sets a new thread's number of OpenMP threads at its first operation
-    with _one_thread():
-        while (task := tasks.get()) is not None:
-            results.put(builder.result(task))
+    try:
+        with _one_thread():
+            while (task := tasks.get()) is not None:
+                results.put(builder.result(task))
+    finally:
+        builder.close()
 
 
 def _drain(tasks: Tasks) -> list[Task]:

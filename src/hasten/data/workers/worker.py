@@ -6,11 +6,13 @@ A worker exits when asked to, and by itself when its parent is gone.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
 import socket
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -58,8 +60,37 @@ def work(
         tasks: the socket from which all workers take tasks.
         results: this worker's pipe for results.
     """
+    if "fsspec.asyn" in sys.modules:
+        gc.freeze()  # collecting a file system of the parent would take its open connections from the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the workers
     parent = os.getppid()
+    result_of, close = prepare(config, number, arena, note_of(arena.view(notes), number))
+    try:
+        while (task := _receive(tasks, arena, parent)) is not None:
+            try:
+                results.send_bytes(_pickled(result_of(task), number))
+            except (BrokenPipeError, ConnectionResetError):
+                return  # the parent no longer waits for results
+    finally:
+        close()
+
+
+def prepare(
+    config: WorkerConfig,
+    number: int,
+    arena: Arena | None,
+    note: memoryview,
+    pickler: type[pickle.Pickler] | None = None,
+) -> tuple[Callable[[Task], Result], Callable[[], None]]:
+    """Make this process a worker, as a DataLoader does; return what runs its tasks, and what to call after the last.
+
+    Args:
+        config: the loader's worker configuration.
+        number: the worker's number, from 0.
+        arena: the memory shared with the parent; None if there is none.
+        note: where the worker notes which sample it is building.
+        pickler: serializes whole batches, if not the usual one.
+    """
     torch.set_num_threads(1)
     seed = config.base_seed + number
     torch_worker._worker_info = torch_worker.WorkerInfo(  # pyright: ignore
@@ -76,16 +107,17 @@ def work(
             config.init(number)
     except Exception:
         failed = ExceptionWrapper(where=f"in DataLoader worker process {number}")
-    builder = SampleBuilder(config, arena, note_of(arena.view(notes), number), is_process=True)
-    while (task := _receive(tasks, arena, parent)) is not None:
+    builder = SampleBuilder(config, arena, note, is_process=True, pickler=pickler)
+
+    def result_of(task: Task) -> Result:
         if failed is not None:
-            result = Result(task.batch, task.start, len(task.indices), error=failed)
-        else:
-            result = builder.result(task)
-        try:
-            results.send_bytes(_pickled(result, config, number, task))
-        except (BrokenPipeError, ConnectionResetError):
-            return  # the parent no longer waits for results
+            return Result(task.batch, task.start, len(task.indices), error=failed)
+        result = builder.result(task)
+        if result.error is not None and not isinstance(result.error, ExceptionWrapper):
+            result.error = _wrapped(result, config, number, task)
+        return result
+
+    return result_of, builder.close
 
 
 def _receive(tasks: socket.socket, arena: Arena, parent: int) -> Task | None:
@@ -104,9 +136,7 @@ def _receive(tasks: socket.socket, arena: Arena, parent: int) -> Task | None:
         return received if isinstance(received, Task) else pickle.loads(arena.view(received))
 
 
-def _pickled(result: Result, config: WorkerConfig, number: int, task: Task) -> bytes:
-    if result.error is not None and not isinstance(result.error, ExceptionWrapper):
-        result.error = _wrapped(result, config, number, task)
+def _pickled(result: Result, number: int) -> bytes:
     try:
         return to_message(result)
     except Exception:
