@@ -1,6 +1,7 @@
 """Two versions of a script: what is faster and trains as well passes, whatever was edited; what learns something else does not."""
 
 import base64
+import json
 import os
 import random
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from command import said
+from command import run, said, train, write
 
 from hasten.errors import CommandError
 from hasten.launch.side import SideError
@@ -192,3 +193,12 @@ def test_a_folder_without_git_is_told(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     with pytest.raises(CommandError, match="git has no HEAD"), of_revision("HEAD", Version(argv=["train.py"])):
         pass
+
+
+@pytest.mark.slow
+def test_json_is_all_that_is_printed(tmp_path):
+    """What the scripts print is on stderr then."""
+    for name in ("old.py", "new.py"):
+        write(tmp_path / name, train(step="print('step')"))
+    answer = run("prove", "--json", "--budget", "8s", "old.py", "--", "new.py", cwd=tmp_path)
+    assert json.loads(answer.stdout)["proof"]["speedup"] and "step" in answer.stderr

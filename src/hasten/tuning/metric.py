@@ -5,6 +5,7 @@ Recipes are screened by one whole run each. A plan is compared with the baseline
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
@@ -12,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten import format
-from hasten.errors import PlanError
+from hasten.errors import ClusterError, PlanError
 from hasten.launch.side import Bench, Output, SideError
 from hasten.optimizations.catalog import variables_of
 from hasten.records import Check, ScreeningRun, Settings
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
+from hasten.tuning.elsewhere import Elsewhere, WholeTask
 from hasten.tuning.evaluator import FAR, BaselineError, Evaluator
 from hasten.tuning.trial_config import TrialConfig, spec_of
 
@@ -30,7 +32,6 @@ REST_OF_NUMBER = re.compile(r"\.?\d|[eE][+-]?\d")
 FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last seed
 TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # the time of a line is known only if output is not buffered
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
@@ -63,14 +64,22 @@ class Metric:
     target: float | None = None  # that training is for: the time until it is reached is compared as well
     seeds: tuple[int, int] = SEEDS
     command: Sequence[str] | None = None  # whose runs are whole, where the one that is measured has no end
+    elsewhere: Elsewhere | None = None  # where whole runs are made; None: here, one after another
 
     def run(self, bench: Bench, settings: Settings, *, shift: int) -> WholeRun:
         """One whole run. Raises SideError."""
+        return self.start(bench, settings, shift=shift)()
+
+    def start(self, bench: Bench, settings: Settings, *, shift: int) -> Callable[[], WholeRun]:
+        """Begin one, and return what waits for it: elsewhere at once, here when it is waited for."""
         if self.command is not None:
             bench = Bench(self.command, bench.workspace, patience=bench.patience)
         spec = replace(spec_of(settings, TrialConfig(), shift=shift), mode="hold", seconds=LONGEST)
-        environment = {**variables_of(settings, scratch=bench.folder), **UNBUFFERED}
-        return self._read(bench.run_whole(spec=spec, environment=environment))
+        if self.elsewhere is None:
+            environment = variables_of(settings, scratch=bench.folder)
+            return lambda: self._read(bench.run_whole(spec=spec, environment=environment))
+        result = self.elsewhere.start(WholeTask.of(bench, spec, settings))
+        return lambda: self._read(result())
 
     def _read(self, output: Output) -> WholeRun:
         found = [*self.pattern.finditer(output.text)]
@@ -106,19 +115,32 @@ class WholeRuns:
     baseline: list[WholeRun] = field(default_factory=list)
     plan: list[WholeRun] = field(default_factory=list)
 
+    def begin(self, evaluator: Evaluator, settings: Settings, number: int) -> None:
+        """Have the runs of so many seeds made elsewhere, all at once."""
+        if self.metric.elsewhere is not None:
+            for seed in range(len(self.baseline), number):
+                for chosen in (self.reference_settings, settings):
+                    self._begun(evaluator, chosen, seed)
+
+    def _begun(self, evaluator: Evaluator, settings: Settings, seed: int) -> Callable[[], WholeRun]:
+        key = tuple(sorted(settings.items())), seed
+        if key not in evaluator.whole_runs:
+            start = self.metric.start(evaluator.bench, settings, shift=FAR * seed)
+            evaluator.whole_runs[key] = functools.cache(start)
+        return evaluator.whole_runs[key]
+
     def add_seed(self, evaluator: Evaluator, settings: Settings) -> None:
         """One more seed on both sides; which comes first changes from seed to seed. Raises SideError."""
         number = len(self.baseline)
         sides = [(self.reference_settings, self.baseline), (settings, self.plan)]
         for chosen, into in sides if number % 2 == 0 else sides[::-1]:
             evaluator.on_launch(f"whole runs, seed {number + 1}")
-            key = tuple(sorted(chosen.items())), number
             try:
-                if key not in evaluator.whole_runs:
-                    evaluator.whole_runs[key] = self.metric.run(evaluator.bench, chosen, shift=FAR * number)
+                into.append(self._begun(evaluator, chosen, number)())
             except SideError as error:
                 raise error if into is self.plan else BaselineError(str(error)) from None
-            into.append(evaluator.whole_runs[key])
+            except ClusterError as error:
+                raise BaselineError(str(error)) from None  # it says nothing about a plan
 
     def checks(self) -> list[Check]:
         """What they say."""
@@ -150,7 +172,8 @@ class WholeRuns:
     def seconds(self, num_seeds: int) -> float:
         """What so many more seeds will take on both sides, by those that were run."""
         taken = [run.seconds for run in (*self.baseline, *self.plan)]
-        return 2 * num_seeds * sum(taken) / max(1, len(taken))
+        at_once = 1 if self.metric.elsewhere is None else self.metric.elsewhere.at_once
+        return math.ceil(2 * num_seeds / at_once) * sum(taken) / max(1, len(taken))
 
     def seconds_to_target(self) -> tuple[list[float], list[float | None]]:
         """Of each run of the script (where it never came so far: all of its seconds), and of each with the plan."""
@@ -171,15 +194,17 @@ def check_whole_runs(
     runs = WholeRuns(metric, reference_settings or {})
     first, most = metric.seeds
     try:
+        runs.begin(evaluator, settings, first)
         while len(runs.baseline) < first:
             if runs.baseline and runs.seconds(first - len(runs.baseline)) > evaluator.time_left() + TOLERATED:
                 return [_out_of_time(check, first) for check in runs.checks()], runs
             runs.add_seed(evaluator, settings)
         if any(check.state == "unknown" for check in runs.checks()):
-            in_time = max(0.0, evaluator.time_left() - FOR_SPEED) / runs.seconds(1)
-            number = first + int(min(in_time, most - first))
+            left = max(0.0, evaluator.time_left() - FOR_SPEED)
+            number = max((n for n in range(first, most + 1) if runs.seconds(n - first) <= left), default=first)
             if number < min(FEWEST, most):
                 return [_out_of_time(check, most) for check in runs.checks()], runs
+            runs.begin(evaluator, settings, number)
             while len(runs.baseline) < number and (len(runs.baseline) < FEWEST or evaluator.time_left() > 0):
                 runs.add_seed(evaluator, settings)
     except BaselineError as error:

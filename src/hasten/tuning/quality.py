@@ -72,6 +72,15 @@ def parameters_move(baseline: RawQuality, plan: RawQuality) -> Check:
     return passed("parameters", f"{sum(now)} of {len(now)} parameters move, as before")
 
 
+def ranks_agree(baseline: RawQuality, plan: RawQuality) -> Check | None:
+    """All ranks end with the same parameters, as they do without the plan. None: one process, or they never agree."""
+    if not baseline.ranks_agree:
+        return None
+    if plan.ranks_agree:
+        return passed("ranks", "all ranks end with the same parameters")
+    return failed("ranks", "the ranks end with different parameters, and did not before")
+
+
 def batches_equal(baseline: RawQuality, plan: RawQuality, again: RawQuality) -> Check:
     """The same batches came in the same order; `again` is the script once more."""
     first, second, third = (result.batches for result in (baseline, plan, again))
