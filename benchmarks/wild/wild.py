@@ -11,7 +11,8 @@ unless --again. Sources and data lie in ~/.cache/hasten-wild (HASTEN_WILD), neve
 
 right      the first finding is answered by the optimization or edit that gains most alone, or by one that is not surely
            slower; or nothing gains and nothing is found
-regret     how much slower the plan is than the best of all settings, measured side by side
+regret     how much slower the plan is than the best of all settings, measured side by side; without those that the quality
+           check found to harm training
 known at   seconds until a plan with 90% of the final gain was known
 """
 
@@ -79,8 +80,11 @@ def measure(script: Script, *, parts: list[str], again: bool, budget: float) -> 
     if "tune" in wanted:
         keep(tune=_tuned(script, directory, variables, scratch, budget=budget))
     if "regret" in wanted and "best" in found.get("oracle", {}) and "settings" in found.get("tune", {}):
-        plan, best = found["tune"]["settings"], found["oracle"]["best"]
-        keep(regret=_searched(script, directory, variables, scratch / "regret.json", {"plan": plan, "best": best}))
+        plan, broken = found["tune"]["settings"], {*(found["tune"].get("proof") or {}).get("broken_by", ())}
+        best = {name: value for name, value in found["oracle"]["best"].items() if name not in broken}
+        without = sorted(broken & {*found["oracle"]["best"]})
+        regret = _searched(script, directory, variables, scratch / "regret.json", {"plan": plan, "best": best})
+        keep(regret={**regret, "without": without})
 
 
 def _searched(
@@ -291,6 +295,7 @@ def rows(known: dict[str, Script]) -> list[tuple[str, ...]]:
         row, oracle, regret = judged(found), found.get("oracle", {}), found.get("regret", {})
         right = {True: "yes", False: "NO", None: ""}[row["right"]]
         known_at = f"{row['known_at']:.0f} s" if row["known_at"] else ""
+        left_out = regret.get("without")
         gains = f"{row['best_alone']} {row['gain_alone']:.2f}x" if row["gain_alone"] >= GAINS else "nothing gains"
         made.append(
             (
@@ -301,7 +306,7 @@ def rows(known: dict[str, Script]) -> list[tuple[str, ...]]:
                 right,
                 _ratio(regret.get("speedup")),
                 _ratio(oracle.get("best_speedup")),
-                _ratio(regret.get("reached")),
+                _ratio(regret.get("reached")) + (" without " + ", ".join(left_out) if left_out else ""),
                 known_at,
             )
         )
