@@ -42,6 +42,7 @@ COMMANDS = (
     "run",
     "report",
     "compare",
+    "merge",
     "prove",
     "explain",
     "speedtest",
@@ -204,7 +205,7 @@ def check_installed(_sdist: Path, wheel: Path, scratch: Path) -> Iterator[str]:
     text = run(hasten, "--help", cwd=empty)
     yield from (f"`hasten --help` does not name {one}" for one in COMMANDS if one not in text)
     keys = set(json.loads(run(hasten, "check", "--json", cwd=empty)))
-    if keys != {"machine", "disk", "lines"}:
+    if keys != {"machine", "disk", "lines", "reads"}:
         yield f"`hasten check --json` prints {sorted(keys)}"
     run(python, "-c", "import hasten; hasten.Loader([1, 2, 3, 4], batch_size=2)", cwd=empty)
     # The entry point that reaches into a script lies in the package: only an installed wheel shows that it is there.

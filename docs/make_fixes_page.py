@@ -21,6 +21,7 @@ ABOUT = {
     "Input": "On the way from the disk to the batch; for the validation loader as well.",
     "Precision": "Products in fewer bits. A script that chose a precision itself is left alone.",
     "Execution": "The same mathematics, executed differently.",
+    "Ranks": "What DistributedDataParallel exchanges between ranks.",
     "Recipe": "Other training dynamics: tried only with `--recipe`, and proven by `--metric`.",
 }
 HEAD = """\

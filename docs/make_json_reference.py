@@ -40,9 +40,10 @@ All commands except `run`, `mcp` and `completion` accept `--json`: it prints one
 | `hasten diagnose` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
 | `hasten report` | the same; for a tuning run also `tuning`: a [Tuning](#tuning), and `followed`: a list of [PlannedRunRecord](#plannedrunrecord) |
 | `hasten speedtest` | the same, and `workload`, `num_images`, `num_labels`; for `all` a list of such objects |
+| `hasten merge` | `run`: a [Run](#run) · `diagnosis`: a [Diagnosis](#diagnosis) |
 | `hasten compare` | `comparison`: a [Comparison](#comparison) |
 | `hasten tune` | `tuning`: a [Tuning](#tuning) · `plan`: path of the plan |
-| `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed) · `lines`: a list of [CheckLine](#checkline) |
+| `hasten check` | `machine`: a [Machine](#machine) · `disk`: a [DiskSpeed](#diskspeed), null for a URL · `reads`: a [ReadRates](#readrates) of a URL or a network mount, otherwise null · `lines`: a list of [CheckLine](#checkline) |
 | `hasten prove` | `proof`: a [VersionProof](#versionproof) |
 | `hasten report --list` | `saved`: a list of `id`, `when` (seconds since 1970), `command`, `result` |
 | `hasten explain` | `explanation`: Markdown |

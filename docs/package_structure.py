@@ -22,7 +22,7 @@ Graph = Mapping[str, set[str]]  # relative path -> relative paths of what it imp
 # layer do not import each other. "*" stands for the files of the folder that are not named.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "": (
-        ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py", "patches.py"),
+        ("errors.py", "folders.py", "safe_text.py", "stats.py", "cgroup.py", "patches.py", "mounts.py"),
         ("protocol.py",),
         ("raw_run.py", "records"),
         ("format.py", "devices", "sandbox"),

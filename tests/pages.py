@@ -13,6 +13,7 @@ from hasten.records import (
     DeviceSample,
     Interval,
     Proof,
+    RemoteReads,
     ScreeningRun,
     Skipped,
     Stage,
@@ -61,6 +62,7 @@ def full_run(**changes):
                 CacheTier(name="disk", num_hits=100, num_bytes=1 << 28, budget_bytes=1 << 30, seconds_saved=1.0),
             ),
             num_cache_misses=280,
+            remote=RemoteReads(num_hits=900, num_downloads=300, num_bytes=3 << 24, num_retries=2, num_direct=0),
         ),
     )
     waiting = {"data_wait": 0.06, **runs.COMPUTING}

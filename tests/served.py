@@ -39,7 +39,8 @@ def is_served(words, environment, folder):
     """Whether a fork of a Python that has imported torch does for these words what a new Python would."""
     if not isinstance(words, (list, tuple)) or len(words) < 2 or words[0] != sys.executable:
         return False
-    if any((name.startswith(EARLY) and name not in FREE) or name in EARLY_PYTHON for name in environment):
+    early = [n for n in environment if (n.startswith(EARLY) and n not in FREE) or n in EARLY_PYTHON]
+    if any(environment[name] != os.environ.get(name) for name in early):  # what is forked was started with ours
         return False
     if not environment.get("OMP_NUM_THREADS", "1").isdigit():
         return False

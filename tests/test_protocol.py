@@ -41,6 +41,7 @@ from hasten.raw_run import (
     RawQuality,
     RawRun,
     RawSegment,
+    RemoteCounts,
     SampledEpoch,
     Span,
     StageLine,
@@ -85,6 +86,7 @@ RAW = RawRun(
             settings=LoaderSettings(name="Films", num_workers=2, where=PLACE),
             pids=[8, 9],
             cache=(TierCounts("ram", 1, 2, 3, 0.5),),
+            remote=RemoteCounts(5, 4, 3, 2, 1),
         )
     ],
     facts=RawFacts(

@@ -2,16 +2,18 @@
 
 import json
 import os
+import subprocess
 
 import msgspec
 import pytest
-from command import said
+from command import HASTEN, environment, said
 from pages import full_run, search
 from runs import steps
 
 from hasten.cli.saved import nearest_run
+from hasten.launch.ranks import save_ranks
 from hasten.launch.results import make_root
-from hasten.records import Tuning, to_json
+from hasten.records import RankSteps, Tuning, to_json
 
 
 def keep(folder, record):
@@ -264,3 +266,63 @@ def test_clean_deletes_of_the_cache_folder_only_what_hasten_keeps_there(ask, kep
     assert ask("clean", "--keep", "0").returncode == 0 and len(os.listdir(cache)) == 4
     assert f"deleted {cache / 'memo'} (2.0 KiB)" in ask("clean", "--cache").stdout
     assert os.listdir(cache) == ["thesis.txt"]
+
+
+@pytest.mark.slow
+def test_results_are_found_in_the_folder_that_the_environment_names(tmp_path, kept):
+    elsewhere = (kept / ".hasten").rename(tmp_path / "elsewhere")
+    answer = subprocess.run(
+        [*HASTEN, "report", "--list"],
+        cwd=tmp_path,
+        env={**environment(), "HASTEN_RESULTS": str(elsewhere)},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert search(full_run()).id in answer.stdout
+    assert not (tmp_path / ".hasten").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ merge
+
+
+def host(folder, number, *, job="a/1"):
+    """The run of one host of two, each with one rank."""
+    given = full_run()
+    run = msgspec.structs.replace(given, id=f"{given.id}-{number}")
+    path = keep(folder, run)
+    steps = RankSteps(
+        rank=number,
+        world_size=2,
+        host=f"host-{number}",
+        node=number,
+        job=job,
+        backend="gloo",
+        indices=tuple(range(40)),
+        seconds=(0.1,) * 40,
+        phases={"backward": (0.05 + 0.03 * number,) * 40, "communication": (0.05 - 0.03 * number,) * 40},
+    )
+    save_ranks([steps], path.parent)
+    return run.id
+
+
+def test_the_runs_of_two_hosts_are_joined(ask, tmp_path):
+    names = [host(tmp_path, number) for number in range(2)]
+    answer = ask("merge", *names)
+    assert answer.returncode == 0, answer.stderr
+    assert "Ranks     2 on 2 hosts (gloo), 40 steps" in answer.stdout
+    assert "The other ranks wait for rank 1" in answer.stdout
+    found = json.loads(ask("report", "--json").stdout)
+    assert [row["rank"] for row in found["run"]["ranks"]["rows"]] == [0, 1]
+
+
+def test_runs_of_different_jobs_and_runs_without_ranks_are_not_joined(ask, tmp_path):
+    one, other = host(tmp_path, 0), host(tmp_path, 1, job="b/1")
+    answer = ask("merge", one, other)
+    assert (answer.returncode, said(answer)) == (
+        2,
+        "hasten: these runs are not of one job; join runs that were measured at the same time",
+    )
+    keep(tmp_path, full_run())
+    answer = ask("merge", one, full_run().id)
+    assert answer.returncode == 2 and "it trained alone" in said(answer)

@@ -62,6 +62,10 @@ class WorkerDiedError(HastenError, RuntimeError):
     """A worker process of a Loader died."""
 
 
+class ClusterError(HastenError, RuntimeError):
+    """Other machines cannot do what they were asked for: make the samples of a Loader, or a whole run."""
+
+
 class StateError(HastenError, ValueError):
     """A Loader cannot resume from this state: it is corrupt or from a different loader."""
 

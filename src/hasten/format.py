@@ -5,6 +5,7 @@ given to the one or two digits that its width allows, a plain measurement to two
 """
 
 import math
+from collections.abc import Sequence
 from typing import TypeGuard
 
 from hasten.records import Interval, Settings, Value, Where
@@ -46,6 +47,13 @@ def added(chosen: Settings) -> str:
 def phase(name: str) -> str:
     """The display name of a phase: "data wait" for "data_wait"."""
     return _PHASES.get(name, name)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Ranks by their numbers, the first of many: "rank 1", "ranks 1, 2, 3 and 9 others"."""
+    shown = ", ".join(map(str, numbers[:3]))
+    rest = f" and {len(numbers) - 3} others" if len(numbers) > 3 else ""
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}{rest}"
 
 
 def stage(name: str, *, detail: str = "") -> str:

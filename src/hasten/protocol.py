@@ -43,6 +43,7 @@ Phase = Literal[
     "backward",  # outermost backward
     "optimizer",  # optimizer step
     "zero_grad",
+    "communication",  # waiting for a collective: what the ranks exchange, and the slowest of them
     "sync",  # .item(), .cpu(), .numpy(), .tolist(), float(tensor), printing a tensor
     "logging",  # print, logging, experiment trackers, progress bars
     "validation",  # everything from the first to the last event of a validation

@@ -53,6 +53,12 @@ class ZeroGrad(NamedTuple):
     to_none: bool
 
 
+class Exchange(NamedTuple):
+    """Detail of `communication`."""
+
+    place: int  # -1: the model's own, in forward, backward or optimizer
+
+
 class Copy(NamedTuple):
     """Detail of `copy`."""
 
@@ -64,9 +70,16 @@ class Copy(NamedTuple):
 
 
 Detail = (
-    Fetched | Forward | Sync | ZeroGrad | Copy | int | None
+    Fetched | Forward | Sync | ZeroGrad | Exchange | Copy | int | None
 )  # int: of `iter` and `end` the loader, of others an id
-_details = {"next": Fetched, "forward": Forward, "sync": Sync, "zero_grad": ZeroGrad, "copy": Copy}
+_details = {
+    "next": Fetched,
+    "forward": Forward,
+    "sync": Sync,
+    "zero_grad": ZeroGrad,
+    "communication": Exchange,
+    "copy": Copy,
+}
 _readers = {kind: reader_of(detail) for kind, detail in _details.items()}
 _read_text, _read_seconds, _read_number = map(reader_of, (str, float, int | None))
 
@@ -125,6 +138,16 @@ class TierCounts(NamedTuple):
     seconds_saved: float
 
 
+class RemoteCounts(NamedTuple):
+    """What a loader's cache did with remote objects."""
+
+    num_hits: int
+    num_downloads: int
+    num_bytes: int
+    num_retries: int
+    num_direct: int
+
+
 @dataclass(kw_only=True)
 class RawSegment:
     """Consecutive steps under one condition."""
@@ -173,7 +196,10 @@ class RawLoader:
     sampling: Drawn = field(default_factory=Drawn)  # of each batch but an epoch's first
     sampling_at_start: Drawn = field(default_factory=Drawn)  # of each epoch's first, and those of batches made ahead
     cache: tuple[TierCounts, ...] = ()
+    remote: RemoteCounts | None = None
     num_cache_misses: int | None = None
+    indices: list[list[int]] = field(default_factory=list)  # of one rank of several: the first of each epoch
+    samples: dict[str, list[str]] = field(default_factory=dict)  # by index: a fingerprint for each tensor of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +248,33 @@ class RawFacts:
     gather_seconds: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RawDdp:
+    """A DistributedDataParallel."""
+
+    num_bytes: int  # of the gradients that it exchanges
+    find_unused: bool
+    unused_bytes: int  # of parameters that a backward did not reach
+    static_graph: bool
+    bucket_view: bool
+    hook: str  # that the script registered
+
+
+@dataclass(kw_only=True)
+class RawGroup:
+    """The process group of a rank."""
+
+    rank: int
+    world_size: int
+    backend: str
+    host: str
+    node: int
+    job: str  # the same on all ranks
+    omp_threads: str | None  # OMP_NUM_THREADS
+    is_elastic: bool  # started by torchrun
+    ddps: tuple[RawDdp, ...] = ()
+
+
 @dataclass(kw_only=True)
 class SampledEpoch:
     """What a sampler gave in one epoch."""
@@ -243,6 +296,8 @@ class RawQuality:
     rows: list[list[str]] = field(default_factory=list)  # fingerprints of samples, by batch
     gradients: str | None = None  # some of the first step's, as float32 in base64
     moved: list[bool] | None = None  # whether each parameter changed
+    parameters: str | None = None  # a fingerprint of all of them at the end
+    ranks_agree: bool | None = None  # in it; None: it trains alone
     epochs: list[SampledEpoch] = field(default_factory=list)  # of all loaders, in the order in which they began
     num_equal: int = 0  # samples that were the same to the bit when they were made once more
     num_other: int = 0
@@ -268,6 +323,7 @@ class RawRun:
     loaders: list[RawLoader] = field(default_factory=list)
     not_applied: dict[str, str] = field(default_factory=dict)  # conditions that could not be turned on, and why
     facts: RawFacts = field(default_factory=RawFacts)
+    group: RawGroup | None = None  # None: it trains alone
     num_operators: int | None = None  # of one step's computing
     num_calls: int | None = None  # from Python into torch in it
     num_flops: int | None = None
@@ -278,6 +334,7 @@ class RawRun:
     quality: RawQuality | None = None
     seconds_per_mark: float = 0.0
     trouble: str | None = None  # what ended measuring
+    outside_sandbox: bool = False  # a service has started it, where no overlay covers what it sees
     redirected_late: bool = False  # without overlay: file writes were not redirected until torch was imported
     facts_trouble: str | None = None  # why there are no facts
 

@@ -27,7 +27,7 @@ class Listener:
     def loader_ends(self, iterator, start):
         self.heard.append("ends")
 
-    def indices_drawn(self, iterator, seconds, *, starting):
+    def indices_drawn(self, iterator, indices, seconds, *, starting):
         """A sampler has given a batch's indices."""
 
     def next_batch(self, iterator, fetch):

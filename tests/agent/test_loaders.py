@@ -176,7 +176,7 @@ def test_choosing_indices_is_counted_at_an_epochs_start_and_by_the_batch(loaders
     for _ in range(2):
         iterator = started(loaders, loader)
         for seconds in [0.5, 0.01, 0.03]:
-            loaders.drew(iterator, seconds, starting=False)
+            loaders.drew(iterator, [0], seconds, starting=False)
             loaders.length_of(loaders.number(iterator), next(iterator))
     (facts,) = loaders.raw()
     assert (facts.sampling_at_start.seconds, facts.sampling_at_start.times) == (1.0, 2)
@@ -185,7 +185,7 @@ def test_choosing_indices_is_counted_at_an_epochs_start_and_by_the_batch(loaders
 
 def test_indices_drawn_ahead_while_workers_start_belong_to_the_epochs_start(loaders):
     loader = DataLoader(DATA, batch_size=2)
-    loaders.drew(iter(loader), 0.2, starting=True)
+    loaders.drew(iter(loader), [0], 0.2, starting=True)
     started(loaders, loader)
     assert loaders.raw()[0].sampling_at_start.seconds == 0.2
 

@@ -177,7 +177,7 @@ def walked(scheduler, *, steps, seconds=0.1):
         now += seconds
         if scheduler.step(now):
             now = scheduler.segments[-1].ends[-1]
-            scheduler.end(now)
+            scheduler.end(scheduler.ended(now))
             segment = scheduler.upcoming()
             if segment is None:
                 return ends

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 
-from hasten.agent import segments
+from hasten.agent import segments, status
 from hasten.agent import session as session_module
 from hasten.agent.marks import Marks
 from hasten.agent.segments import History, Segment
@@ -112,3 +112,15 @@ def test_what_a_script_has_let_go_of_at_its_end_is_known_from_before(tmp_path, e
     session.finish("script")
     (path,) = files_of(RawRun, tmp_path)
     assert read(RawRun, path).facts.num_threads == (1 if gone else 2)
+
+
+@pytest.mark.parametrize(("world_size", "waits"), [(None, 0), ("1", 0), ("3", 1)])
+def test_ranks_wait_a_moment_for_gloos_threads_at_their_end(monkeypatch, world_size, waits):
+    """Else torch ends one process in ten of a job by SIGABRT: see the log, "ranks that were not measured"."""
+    slept = []
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world_size is not None:
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+    monkeypatch.setattr(status.time, "sleep", slept.append)
+    status.let_threads_end()
+    assert len(slept) == waits

@@ -5,7 +5,7 @@ import pytest
 from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, STEP, hot, loader, machine, run, samples, steps, sync, tried
 
 from hasten.measurement.diagnose import KINDS, diagnose
-from hasten.records import CopyFacts, Interval, ModelFacts, Stage, Where
+from hasten.records import CopyFacts, Exchange, Interval, Late, ModelFacts, RankRow, Ranks, Stage, Where
 
 REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}
 WAITS = {"data_wait": 0.06, **REST}
@@ -55,9 +55,22 @@ def copied(*, pinned, blocking):
     return CopyFacts(num_bytes=19e6, pinned=pinned, blocking=blocking, dtypes=("float32",), where=LINE)
 
 
-def rarely(phase, *, facts, interventions=()):
+def rarely(phase, *, facts, interventions=(), **changes):
     given = {"steps_per_epoch": 200.0, **facts}
-    return run(steps=steps(rare={phase: (5, 0.2)}), facts=given, interventions=interventions)
+    return run(steps=steps(rare={phase: (5, 0.2)}), facts=given, interventions=interventions, **changes)
+
+
+LATE = Late(ranks=(1,), phase="backward", excess=0.03, saved=Interval(value=0.03, low=0.028, high=0.032), share=0.98)
+
+
+def ranks(*, sizes=(16.0, 16.0, 16.0), **changes):
+    """Three ranks of one host that train as one."""
+    rows = tuple(
+        RankRow(rank=rank, host="a", phases=dict(COMPUTING), waiting=0.0, samples_per_step=size)
+        for rank, size in enumerate(sizes)
+    )
+    given = {"world_size": 3, "backend": "gloo", "num_steps": 40, "step_seconds": STEP, "rows": rows}
+    return Ranks(**{**given, **changes})
 
 
 def tiny(*, ratio=0.4, size=4):
@@ -168,6 +181,24 @@ CASES = {
         run(steps=steps(phases={**REST, "script": 0.05}), hot_lines=(hot(0.05),)),
         run(steps=steps(phases={**REST, "script": 0.05})),
     ),
+    "straggler": (run(ranks=ranks(late=LATE)), run(ranks=ranks())),
+    "uneven_shards": (run(ranks=ranks(late=LATE, sizes=(16.0, 32.0, 16.0))), run(ranks=ranks(late=LATE))),
+    "uneven_steps": (run(ranks=ranks(imbalance=0.03)), run(ranks=ranks())),
+    "exposed_communication": (run(ranks=ranks(transfer=0.04)), run()),
+    "rank_exchange": (
+        run(ranks=ranks(transfer=0.04, exchanges=(Exchange(where=LINE, calls=2.0, seconds=0.035),))),
+        run(ranks=ranks(transfer=0.04)),
+    ),
+    "rank_validation": (
+        rarely("validation", facts={"steps_per_validation": 5.0}, ranks=ranks(only={"validation": (0,)})),
+        rarely("validation", facts={"steps_per_validation": 5.0}, ranks=ranks()),
+    ),
+    "rank_checkpoint": (
+        rarely("checkpoint", facts={"steps_per_checkpoint": 5.0}, ranks=ranks(only={"checkpoint": (0,)})),
+        rarely("checkpoint", facts={"steps_per_checkpoint": 5.0}, ranks=ranks()),
+    ),
+    "unused_parameters": (fixed("unused_parameters"), fixed("unused_parameters", None)),
+    "few_threads": (fixed("few_threads"), fixed("few_threads", None)),
 }
 # What has two trials; the second of them.
 OTHER_TRIALS = {
@@ -237,6 +268,13 @@ def test_the_verdict_is_one_sentence_about_the_top_finding(kind):
     assert "\n" not in diagnosis.verdict
     assert diagnosis.findings[0].title[1:] in diagnosis.verdict
     assert "openMP" not in diagnosis.verdict and "tF32" not in diagnosis.verdict, "names keep their capitals"
+
+
+def test_where_ranks_take_all_cores_small_differences_are_noise():
+    alone = ranks(imbalance=0.012, ranks_per_host=1)
+    crowded = ranks(imbalance=0.012, ranks_per_host=3)
+    assert kinds(run(ranks=alone)) == ["uneven_steps"]
+    assert kinds(run(ranks=crowded)) == []
 
 
 def test_emptying_the_cache_is_one_finding_not_also_the_script_s_own_code():

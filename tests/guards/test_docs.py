@@ -20,7 +20,7 @@ from package_structure import PACKAGE, ROOT, read, summary
 import hasten
 from hasten import cli
 from hasten.diagnosis.case import WORTH, WORTH_INFERRED
-from hasten.measurement.diagnose import KINDS
+from hasten.measurement.diagnose import CAUTIONS, KINDS
 from hasten.optimizations.catalog import CATALOG, EXPERIMENTS
 from hasten.records import PHASES
 
@@ -83,7 +83,7 @@ def test_every_key_that_a_command_prints_is_documented():
     printing = {name for source in sources.values() for name in printed_keys(source)}
     assert printing == {
         *("_check", "_diagnose", "_tune", "_report", "_list", "_compare", "_explain", "_prove", "_print_json"),
-        "_clean",
+        *("_clean", "_merge"),
     }
     assert undocumented_keys(sources, text("docs/json.md").partition("\n## ")[0]) == []
 
@@ -107,12 +107,12 @@ def test_a_key_that_no_page_documents_is_seen(body, seen):
 
 
 def test_every_finding_has_a_section_and_every_section_a_finding():
-    assert headings(text("docs/bottlenecks.md"), 2) == list(KINDS)
+    assert headings(text("docs/bottlenecks.md"), 2) == [*KINDS, *CAUTIONS]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *CAUTIONS])
 def test_a_section_says_how_it_is_known_what_is_recoverable_and_what_to_do(kind):
-    section = re.split(r"^## ", text("docs/bottlenecks.md"), flags=re.MULTILINE)[1 + KINDS.index(kind)]
+    section = re.split(r"^## ", text("docs/bottlenecks.md"), flags=re.MULTILINE)[1 + [*KINDS, *CAUTIONS].index(kind)]
     missing = [
         part for part in ("How it is detected", "Recoverable", "What to do", "Trap") if f"**{part}.**" not in section
     ]

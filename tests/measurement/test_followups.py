@@ -205,6 +205,15 @@ def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_
     assert "thread_contention" not in switches(num_threads=4)
 
 
+def test_ranks_share_the_cores_of_their_host():
+    two = {"ranks_per_host": 2, "num_threads": 4}
+    assert switches(**two)["thread_contention"] == 2
+    limited = {"ranks_per_host": 2, "num_threads": 1, "forced_threads": True}
+    assert switches(**limited)["few_threads"] == 2
+    assert "few_threads" not in switches(**{**limited, "ranks_per_host": 4})
+    assert "few_threads" not in switches(num_threads=1)
+
+
 def test_what_is_on_already_is_not_turned_on_and_off():
     case = {"models": (model(num_convolutions=3),), **BF16}
     assert {"full_precision", "channels_first"} <= {*switches(**case)}

@@ -65,12 +65,14 @@ def begin(folder: Path, spec: LaunchSpec) -> tuple[Session, Patches]:
 
 def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
     from hasten.agent import facts, hooks, readouts, saving, workers
+    from hasten.agent.communication import Communication
     from hasten.agent.instant import InstantSamples
     from hasten.agent.marks import Marks
     from hasten.agent.models import Models
     from hasten.agent.schedule import program_of
     from hasten.agent.segments import History
     from hasten.agent.session import Session
+    from hasten.sandbox import redirect
 
     if spec.sockets is not None:
         # Workers that are ended with the window leave their socket folder behind: it shall be one of the launch's.
@@ -80,11 +82,13 @@ def _begin(folder: Path, spec: LaunchSpec, patches: Patches) -> Session:
         workers.install(folder, patches, instant=InstantSamples(folder) if spec.interventions.instant else None)
     session = Session(folder, history=history, marks=marks, models=Models(patches))
     hooks.install(session, patches)
+    session.communication = Communication(marks, patches)
     if spec.quality is None:
         readouts.install(marks, patches)
     saving.install(marks, patches)
     if spec.sandbox is not None:
         session.redirected_late = _keep_out(spec.sandbox, folder, patches)
+        session.outside_sandbox = spec.sandbox == "overlay" and not redirect.is_inside()
     session.launcher = spec.launcher
     session.models.discover()
     session.scheduler.follow(program_of(spec, session, patches))
@@ -99,7 +103,7 @@ def _keep_out(sandbox: SandboxForm, folder: Path, patches: Patches) -> bool:
     from hasten.sandbox import redirect
 
     saving.log_to(folder, patches)
-    if sandbox == "overlay":
+    if sandbox == "overlay" and redirect.is_inside():
         saving.rename_as_on_one_disk(patches)
         return False
     return redirect.install_from_environment()  # Python was started without looking for a sitecustomize
@@ -143,7 +147,9 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 def _at_every_end(session: Session, patches: Patches) -> None:
     """Have the record written however the process ends, short of a signal."""
     from hasten.agent.frames import without_ours
+    from hasten.agent.status import let_threads_end
 
+    atexit.register(let_threads_end)
     atexit.register(session.end_with_script)
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=session.forked)

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from hasten.agent.root import is_compiled
 from hasten.agent.session import Session
-from hasten.agent.tree import tensors_in
+from hasten.agent.tree import own_part, tensors_in
 from hasten.devices import cuda
 from hasten.protocol import GRADIENT_PHASES
 from hasten.raw_run import RawFacts, RawModel, RawOptimizer
@@ -128,10 +128,10 @@ def _subnormal_share(session: Session) -> float | None:
     grads = [p.grad for p in parameters if p.grad is not None]
     buffers = [b for m in session.models.roots() for b in m.buffers()]
     seen = most = 0
-    for tensor in [*buffers, *parameters, *grads, *held]:
+    for tensor in map(own_part, [*buffers, *parameters, *grads, *held]):
         if not tensor.is_floating_point() or tensor.device.type != "cpu" or tensor.numel() == 0:
             continue
-        values = tensor.detach().reshape(-1)[: max(0, MOST_ELEMENTS - seen)].abs()
+        values = tensor.reshape(-1)[: max(0, MOST_ELEMENTS - seen)].abs()
         seen += values.numel()
         most += int(((values > 0) & (values < torch.finfo(values.dtype).tiny)).sum())
         if seen >= MOST_ELEMENTS:

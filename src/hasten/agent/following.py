@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 from hasten.agent.handle import enable_all
 from hasten.agent.models import Models
 from hasten.agent.quality import mean_of
+from hasten.agent.status import let_threads_end
 from hasten.agent.steps import Boundary
 from hasten.agent.tree import num_samples, tensors_in
 from hasten.devices import accelerator
@@ -34,6 +35,7 @@ def follow(spec: LaunchSpec) -> Patches:
     """Apply the plan, count steps, and look at losses and batches."""
     patches, following = Patches(), spec.following
     assert following is not None
+    atexit.register(let_threads_end)
     said: set[str] = set()
 
     def report(name: str, reason: str) -> None:

@@ -82,7 +82,7 @@ class Listener(Protocol):
     def loader_ends(self, iterator: object, start: float) -> None:
         """An iterator's workers have been ended."""
 
-    def indices_drawn(self, iterator: object, seconds: float, *, starting: bool) -> None:
+    def indices_drawn(self, iterator: object, indices: object, seconds: float, *, starting: bool) -> None:
         """A sampler has given a batch's indices; `starting`: within `iter(loader)`."""
 
     def next_batch(self, iterator: object, fetch: Function) -> object:
@@ -141,11 +141,12 @@ def _hook_loader(listener: Listener, patches: Patches) -> None:
         def _next_index(self: object) -> object:
             if get_ident() != marks.thread:
                 return original(self)
-            start = marks.now()
+            start, indices = marks.now(), None
             try:
-                return original(self)
+                indices = original(self)
+                return indices
             finally:
-                listener.indices_drawn(self, marks.now() - start, starting=bool(starting))
+                listener.indices_drawn(self, indices, marks.now() - start, starting=bool(starting))
 
         return _next_index
 

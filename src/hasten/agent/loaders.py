@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import torch
 from torch.utils.data import DataLoader
 
 from hasten.agent.frames import user_place
 from hasten.agent.tree import num_samples, tensors_in
 from hasten.protocol import StartMethod
-from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, TierCounts
+from hasten.raw_run import UNKNOWN_LENGTH, LoaderSettings, RawLoader, RemoteCounts, TierCounts
+
+MOST_INDICES = 1024  # of an epoch, of one rank of several
+SAMPLE_BYTES = 512  # that a fingerprint is made of
 
 
 class Loaders:
@@ -26,6 +31,7 @@ class Loaders:
         self._starts: list[int] = []  # since the warm-up ended
         self._caches: dict[int, Callable[[], object]] = {}
         self._plain: set[int] = set()  # those whose batches have no tensors: looking for one in each takes long
+        self._early: list[int] = []  # indices of a loader that is about to start
         self._drawn_early = 0.0  # seconds for the indices of a loader that is about to start
         self._last = 0
         self._asked: Callable[[], object] = lambda: None  # the iterator that was asked last
@@ -52,7 +58,8 @@ class Loaders:
         self._numbers[iterator] = number
         early = self._facts[number].sampling_at_start
         early.seconds, early.times = early.seconds + self._drawn_early, early.times + 1
-        self._drawn_early = 0.0
+        self._facts[number].indices.append(self._early)
+        self._drawn_early, self._early = 0.0, []
         cache = getattr(iterator, "cache", None) or _memo_in_use()
         if cache is not None:
             self._caches[number] = ref(cache)
@@ -72,13 +79,17 @@ class Loaders:
         number = self._same_as(_settings(loader)) if number is None else number
         return -1 if number is None else number
 
-    def drew(self, iterator: object, seconds: float, *, starting: bool) -> None:
-        """Note what choosing a batch's indices took; `starting`: within `iter(loader)`."""
+    def drew(self, iterator: object, indices: object, seconds: float, *, starting: bool) -> None:
+        """Note a batch's indices, and what choosing them took; `starting`: within `iter(loader)`."""
         number = self._numbers.get(iterator)
         if number is None:
             self._drawn_early += seconds
+            if is_rank():
+                _keep(indices, self._early)
             return
         facts = self._facts[number]
+        if facts.indices and is_rank():
+            _keep(indices, facts.indices[-1])
         if starting or not self._taken[number]:
             facts.sampling_at_start.seconds += seconds
         else:
@@ -122,6 +133,8 @@ class Loaders:
         self._taken[number] += 1
         self._last = number
         facts = self._facts[number]
+        if len(facts.indices) == 1 and len(facts.samples) < MOST_INDICES and is_rank():
+            _fingerprint(batch, facts)
         if number in self._plain:
             return UNKNOWN_LENGTH
         if facts.bytes_per_batch is None:
@@ -175,7 +188,38 @@ class Loaders:
                     TierCounts(tier.name, tier.num_hits, tier.num_bytes, tier.budget, tier.seconds_saved)
                     for tier in counts.tiers
                 )
+                remote = counts.remote
+                if remote is not None and (remote.num_hits or remote.num_direct):
+                    figures = remote.num_hits, remote.num_downloads, remote.num_bytes
+                    facts.remote = RemoteCounts(*figures, remote.num_retries, remote.num_direct)
         return self._facts
+
+
+def is_rank() -> bool:
+    """Whether this is one rank of several: which samples it takes is compared with the others."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _fingerprint(batch: object, facts: RawLoader) -> None:
+    """Fingerprints of a batch's samples, each under the index that the sampler gave for it."""
+    start = len(facts.samples)
+    length = num_samples(batch) or 0
+    taken = facts.indices[0][start : start + length]
+    tensors = [t for t in tensors_in(batch, most=4) if t.dim() and t.shape[0] == length and t.device.type == "cpu"]
+    for row, index in enumerate(taken):
+        facts.samples[str(index)] = [_short(tensor[row]) for tensor in tensors]
+
+
+def _short(row: torch.Tensor) -> str:
+    values = row.detach().reshape(-1)
+    some = values[:: max(1, values.numel() * values.element_size() // SAMPLE_BYTES)]
+    return blake2b(some.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=4).hexdigest()
+
+
+def _keep(indices: object, kept: list[int]) -> None:
+    if isinstance(indices, list) and len(kept) < MOST_INDICES:
+        kept.extend(index for index in indices[: MOST_INDICES - len(kept)] if isinstance(index, int))
 
 
 def _settings(loader: DataLoader[object]) -> LoaderSettings:

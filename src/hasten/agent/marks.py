@@ -65,10 +65,10 @@ class Marks:
             self.device.leave(kind, start)
         self.add(kind, start, detail)
 
-    def add(self, kind: str, start: float, detail: Detail = None) -> None:
-        """Put down a span that began at `start` and ends now."""
+    def add(self, kind: str, start: float, detail: Detail = None, *, end: float | None = None) -> None:
+        """Put down a span that began at `start`, and ends now unless its end is given."""
         if len(self.spans) < MOST_SPANS:
-            self.spans.append((kind, start, self.now(), detail))
+            self.spans.append((kind, start, self.now() if end is None else end, detail))
 
     def place(self, depth: int) -> int:
         """Number of the user's line that is running, seen from `depth` calls above the caller; -1: none."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from hasten.agent.tree import tensors_in
+from hasten.agent.tree import own_part, tensors_in
 from hasten.patches import Patches
 from hasten.raw_run import RawQuality
 
@@ -83,23 +83,25 @@ class Quality:
         self._first = optimizer
         parameters = list(_parameters(optimizer))
         self._before = [_sums(p) for p in parameters]
-        gradients = _sampled(p.grad.detach() for p in parameters if p.grad is not None)
+        gradients = _sampled(p.grad for p in parameters if p.grad is not None)
         self._gradients = base64.b64encode(gradients.numpy().tobytes()).decode()
 
     def raw(self) -> RawQuality:
         """All of it."""
-        moved = None
+        moved = end = None
         if self._before is not None and self._first is not None:
             now = [_sums(p) for p in _parameters(self._first)]
             moved = [not torch.equal(one.cpu(), other.cpu()) for one, other in zip(self._before, now)]
+            end = _digest(now)
         return RawQuality(
-            losses=[float(loss) for loss in self._losses],
+            losses=[float(own_part(loss)) for loss in self._losses],
             batches=self._batches,
             held_out=self._held_out,
             means=self._means,
             rows=self._rows,
             gradients=self._gradients,
             moved=moved,
+            parameters=end,
         )
 
 
@@ -118,7 +120,7 @@ def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 def _sums(parameter: torch.Tensor) -> torch.Tensor:
     """Two numbers that change when any value of a parameter does; where they lie, they need not be waited for."""
-    values = parameter.detach()
+    values = own_part(parameter)
     values = torch.view_as_real(values) if values.is_complex() else values
     if values.layout != torch.strided or not values.numel():
         return torch.zeros(2, dtype=torch.float64)
@@ -127,7 +129,7 @@ def _sums(parameter: torch.Tensor) -> torch.Tensor:
 
 def _sampled(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """At most NUM_SAMPLED values, evenly spread over all of them, as float32 on the CPU."""
-    tensors = [t.detach() for t in tensors if t.layout == torch.strided]
+    tensors = [t for t in map(own_part, tensors) if t.layout == torch.strided]
     total = sum(t.numel() for t in tensors)
     stride = max(1, total // NUM_SAMPLED)
     parts = [t.reshape(-1)[:: min(stride, max(1, t.numel()))].float().cpu() for t in tensors]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -62,7 +61,7 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
 
 
 def _counting(session: Session) -> Segment:
-    """A step whose operators and calls are counted."""
+    """Steps whose operators and calls are counted."""
     operators, calls = facts.OperatorCount(session.marks.phase), facts.CallCount(session.marks.phase)
     modes = contextlib.ExitStack()
 
@@ -74,8 +73,9 @@ def _counting(session: Session) -> Segment:
             modes.callback(note)
 
     def note() -> None:
-        session.num_operators, session.num_flops = operators.num_operators, operators.num_flops
-        session.num_calls = calls.num_calls
+        steps = session.scheduler.num_steps_of_segment
+        session.num_operators, session.num_flops = operators.num_operators // steps, operators.num_flops // steps
+        session.num_calls = calls.num_calls // steps
 
     return Segment(name="count", full=True, min_seconds=0.0, min_steps=1, enter=enter, leave=modes.close)
 
@@ -103,15 +103,16 @@ def _interventions(
     player = replay.Replay(session, patches)
     session.on_batch = player.on_batch
 
-    began = time.monotonic()
+    history = session.scheduler.history
 
     def time_left() -> float:
-        return asked.within - (time.monotonic() - began)
+        return asked.within - history.age
 
     def instruments(slow: bool) -> Program:
         if asked.replay:
             yield from _replaying(REPLAY, player.on, player.off, session, seconds, rounds=1 if slow else 2)
-        if asked.instant and _flushed_within(session, seconds):
+        # Whether the batches that lie ready are gone soon enough to see what comes after them.
+        if asked.instant and history.queued * history.warm_step < seconds:
             player.off()
             held = InstantSamples(session.folder)
             yield from _replaying(INSTANT, held.on, held.off, session, seconds, rounds=1 if slow else 2)
@@ -128,7 +129,7 @@ def _interventions(
     def switching(slow: bool) -> Program:
         # A slow step fills a segment alone: fewer segments, or a switch would take half a minute.
         yield from alternate(
-            session.scheduler.history,
+            history,
             switches,
             seconds=seconds,
             rounds=1 if slow else 3,
@@ -137,7 +138,7 @@ def _interventions(
         )
 
     def program() -> Program:
-        slow = brief or session.scheduler.warm_step() > SLOW_STEP
+        slow = brief or history.warm_step > SLOW_STEP
         # Where batches are not waited for, replay shows little: what may gain most comes first.
         if asked.switches_first:
             yield from switching(slow)
@@ -150,11 +151,6 @@ def _interventions(
             session.drained, session.drain_trouble = replay.drain(session, seconds=seconds / 2)
 
     return program()
-
-
-def _flushed_within(session: Session, seconds: float) -> bool:
-    """Whether the batches that lie ready are gone soon enough to see what comes after them."""
-    return session.loaders.queue_length() * session.scheduler.warm_step() < seconds
 
 
 def _replaying(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hasten.raw_run import MARKED, PLAIN, WARM_UP, RawSegment
 from hasten.stats import mean_interval
@@ -34,13 +34,25 @@ class Segment:
 
 @dataclass
 class History:
-    """What the session has seen; programs read it."""
+    """What the session has seen; programs read it, and nothing else.
+
+    Of several ranks all go by one's, so that their programs take the same course.
+    """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)  # mean step of each ended segment, by name
     num_steps: int = 0  # measured so far
     measuring: float = 0.0  # seconds since the warm-up ended
     epoch_left: float | None = None  # expected seconds to the end of the epoch; None: not known
     epochs_seen: int = 0  # epoch starts since the warm-up ended
+    warm_step: float = 0.0  # mean seconds of the warm-up's steps after the first
+    num_spans: int = 0  # that were put down
+    queued: int = 0  # batches that lay ready when the last segment ended
+    age: float = 0.0  # seconds from the process's start to then
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds of a step."""
+        return self.measuring / self.num_steps if self.num_steps else self.warm_step
 
 
 Program = Iterator[Segment]
@@ -202,6 +214,9 @@ class SegmentScheduler:
         self.least_warm_up, self.longest_warm_up = WARM_SECONDS, LONGEST_WARM_UP
         self.warms_up = True  # otherwise the first step alone is the warm-up
         self.catch_up: Callable[[float], float] = lambda now: now  # at both ends of a segment: wait for the device
+        self.agree: Callable[[bool], bool] = lambda full: (
+            full
+        )  # whether the segment, full or not, ends with this step
         self._program: Program = iter(())
         self._begun = 0.0
         self._steps = 0  # of this segment
@@ -209,6 +224,11 @@ class SegmentScheduler:
     def follow(self, program: Program) -> None:
         """Set what to do once the warm-up is over."""
         self._program = program
+
+    @property
+    def num_steps_of_segment(self) -> int:
+        """Steps of the segment that is on, at least one."""
+        return max(1, self._steps)
 
     @property
     def num_steps(self) -> int:
@@ -221,11 +241,11 @@ class SegmentScheduler:
             self.first_step_at = now
         segment = self.segment
         if segment is None:
-            over, begins = self._is_warm(now), False
+            over, begins = self.agree(self._is_warm(now)), False
         else:
             self._steps += 1
             self.history.num_steps += 1
-            over, begins = self._is_full(segment, now), self._steps == segment.settle
+            over, begins = self.agree(self._is_full(segment, now)), self._steps == segment.settle
         if over or begins:
             now = self.catch_up(now)
         self.segments[-1].ends.append(now)
@@ -250,20 +270,22 @@ class SegmentScheduler:
             return False
         return (done > WARM_STEPS and elapsed >= self.least_warm_up) or (done >= 2 and elapsed >= LONGEST_WARM_UP)
 
-    def warm_step(self) -> float:
-        """Mean seconds of the warm-up's steps after the first."""
-        ends = self.segments[0].ends
-        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
-
-    def end(self, now: float) -> None:
-        """The segment is over: its mean step goes into the history, and what it switched on is off."""
-        assert self.started_at is not None
-        segment = self.segment
+    def ended(self, now: float) -> History:
+        """The history as it is once the segment has ended now."""
+        history, segment = replace(self.history, seconds={**self.history.seconds}), self.segment
         if segment is not None:
             mean = (now - self._begun) / max(1, self._steps - segment.settle)
-            self.history.seconds.setdefault(segment.name, []).append(mean)
-            segment.leave()
-        self.history.measuring = now - self.started_at - self.rested
+            history.seconds[segment.name] = [*history.seconds.get(segment.name, []), mean]
+        history.measuring = now - (now if self.started_at is None else self.started_at) - self.rested
+        ends = self.segments[0].ends
+        history.warm_step = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
+        return history
+
+    def end(self, history: History) -> None:
+        """The segment is over, with this history: what it switched on is off."""
+        if self.segment is not None:
+            self.segment.leave()
+        vars(self.history).update(vars(history))
 
     def upcoming(self) -> Segment | None:
         """The program's next segment; None where it is over."""

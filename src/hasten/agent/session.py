@@ -6,8 +6,10 @@ phases is the parent's work.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -19,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from hasten.agent import workers
 from hasten.agent.batches import OwnSamples
+from hasten.agent.communication import Communication, Together
 from hasten.agent.device_watch import DeviceWatch
 from hasten.agent.frames import LineSampler
 from hasten.agent.hooks import Forwards
@@ -74,6 +77,9 @@ class Session:
         self._early_facts: RawFacts | None = None  # of the warm-up's end: what a script leaves may be gone at its own
         self.on_batch: Callable[[object, Callable[[], object]], object] | None = None
         self.last_batch: object = None
+        self.communication: Communication | None = None
+        self._together: Together | None = None  # one rank of several
+        self._began = time.monotonic()
         self.quality: Quality | None = None  # watched where two ways to train are compared
         self.own_samples: OwnSamples | None = None
         self.profiler_seen = False
@@ -82,6 +88,7 @@ class Session:
         self._device = DeviceWatch(marks)
         self.closing = False
         self.trouble: str | None = None  # what ended measuring
+        self.outside_sandbox = False  # a service has started this process, where no overlay covers what it sees
         self.redirected_late = False  # file writes were real until torch was imported
         self.not_applied: dict[str, str] = {}  # of each condition that could not be turned on, why
         self.num_operators: int | None = None
@@ -97,7 +104,7 @@ class Session:
     @_standing_aside
     def loader_starts(self, loader: DataLoader[object], iterator: object, start: float) -> None:
         """`iter(loader)` has returned."""
-        if self.loaders.starts(loader, iterator) and self.scheduler.started_at is not None:
+        if self.loaders.starts(loader, iterator) and self.scheduler.first_step_at is not None:
             self.models.discover()  # a loader never seen before may feed a model never seen before
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
@@ -111,9 +118,9 @@ class Session:
             self.marks.add("end", start, number)
 
     @_standing_aside
-    def indices_drawn(self, iterator: object, seconds: float, *, starting: bool) -> None:
+    def indices_drawn(self, iterator: object, indices: object, seconds: float, *, starting: bool) -> None:
         """A sampler has given a batch's indices."""
-        self.loaders.drew(iterator, seconds, starting=starting)
+        self.loaders.drew(iterator, indices, seconds, starting=starting)
 
     def next_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, timed."""
@@ -159,6 +166,8 @@ class Session:
         """An outermost backward has ended."""
         try:
             self.marks.between = BETWEEN
+            if self.communication is not None:
+                self.communication.backward_ends(self.marks.now())
             if self.boundary.backward():
                 self.marks.add("step", self.marks.now())
                 self._step_ends(self.marks.now())
@@ -189,6 +198,8 @@ class Session:
         if self.marks.device is not None:
             self.marks.device.poll()
         self._device.step()
+        if self.communication is not None:
+            self.communication.step_ends()
         first = self.scheduler.first_step_at is None
         over = self.scheduler.step(now)
         if first:
@@ -212,6 +223,10 @@ class Session:
 
     def _first_step_ended(self) -> None:
         self._status.reach("warming up")
+        if self.communication is not None and self.communication.group is not None:
+            self._together = Together(self.folder)
+            self._together.share(self.communication.group.rank)
+            self.scheduler.agree = self._agree
         if self.boundary.by_backward:
             self.models.settle()
         # Marked, for a short script ends within its warm-up, and that is all there will be of it.
@@ -223,23 +238,35 @@ class Session:
         if scheduler.segment is None:
             self._before = run_delay(), cuda.memory_requests()
             self.loaders.begin()
-        scheduler.end(now)
-        history = scheduler.history
-        mean = history.measuring / max(1, history.num_steps)
-        history.epoch_left, history.epochs_seen = self.loaders.epoch_left(mean)
-        segment = scheduler.upcoming() if len(self.marks.spans) < MOST_SPANS else None
+        scheduler.end(self._ended(now) if self._together is None else self._together.take())
+        segment = scheduler.upcoming() if scheduler.history.num_spans < MOST_SPANS else None
         if segment is None:
             self.finish("hasten")
             return
         self.profiler_seen = self.profiler_seen or bool(torch.autograd._profiler_enabled())  # pyright: ignore
         self._device.turn(full=segment.full)
         if self._early_facts is None:
-            self._early_facts = self.gather_facts(self)
+            with contextlib.suppress(Exception):  # they are gathered again at the end, where it is said
+                self._early_facts = self.gather_facts(self)
         segment.enter()
         self.marks.by_optimizer = self.boundary.key is not None
         self._mark(full=segment.full)
         scheduler.begin(segment, self.marks.now())
         self._status.reach("measuring")
+
+    def _ended(self, now: float) -> History:
+        """The history as it is once the segment has ended now."""
+        history = self.scheduler.ended(now)
+        history.epoch_left, history.epochs_seen = self.loaders.epoch_left(history.step_seconds)
+        history.queued = self.loaders.queue_length()
+        history.num_spans = len(self.marks.spans)
+        history.age = time.monotonic() - self._began
+        return history
+
+    def _agree(self, full: bool) -> bool:
+        """Whether the segments of all ranks end with this step."""
+        assert self._together is not None
+        return self._together.ends(full, self.scheduler.num_steps + 1, lambda: self._ended(self.marks.now()))
 
     def _mark(self, *, full: bool) -> None:
         """Mark every phase from now on, or only what uninstrumented segments need."""
@@ -273,6 +300,8 @@ class Session:
             write(raw, self.folder)
         except Exception as error:
             warn(f"the record cannot be written ({error!r})")
+        if self._together is not None and ended_by == "hasten":
+            self._together.hand_over(raw)
         self._status.reach("done", ended_by=ended_by)
         if ended_by == "hasten":
             self.leave()
@@ -298,9 +327,10 @@ class Session:
     def raw(self, ended_by: EndedBy) -> RawRun:
         """All that this process has seen, but for what is gathered at its end."""
         marks, scheduler = self.marks, self.scheduler
+        group = None if self.communication is None else self.communication.raw()
         return RawRun(
             pid=os.getpid(),
-            rank=int(os.environ.get("RANK", "0") or 0),
+            rank=int(os.environ.get("RANK", "0") or 0) if group is None else group.rank,
             ended_by=ended_by,
             boundary="backward" if self.boundary.by_backward else "optimizer",
             started_at=scheduler.started_at,
@@ -322,6 +352,8 @@ class Session:
             drain_trouble=self.drain_trouble,
             trouble=self.trouble,
             redirected_late=self.redirected_late,
+            outside_sandbox=self.outside_sandbox,
+            group=group,
         )
 
 

@@ -57,6 +57,17 @@ class StatusFile:
 
 
 WAIT_FOR_END = 15.0  # seconds
+LAST_MOMENT = 0.1  # seconds
+
+
+def let_threads_end() -> None:
+    """Of several ranks, wait a moment for gloo's threads before Python ends.
+
+    After an exchange they drop what was exchanged, for which they need Python. While it ends they get it no more, and torch
+    then ends the process by SIGABRT.
+    """
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        time.sleep(LAST_MOMENT)
 
 
 def leave(launcher: int | None) -> None:

@@ -32,6 +32,16 @@ def tensors_in(value: object, *, most: int = 64) -> Iterator[torch.Tensor]:
             waiting.extend(v for v in vars(item).values() if isinstance(v, torch.Tensor))
 
 
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Its values without history, of a tensor that is distributed this rank's shard alone.
+
+    Any look at more of it would be a collective, in which the other ranks do not take part.
+    """
+    values = tensor.detach()
+    to_local = getattr(values, "to_local", None)  # of a DTensor
+    return values if to_local is None else to_local()
+
+
 def num_samples(batch: object) -> int | None:
     """Samples in a batch: the first dimension of its first tensor that has one."""
     # Nearly every batch is a list of tensors; looking through any tree takes ten times as long.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from hasten import __version__
 from hasten.cli.measuring import add_check, add_diagnose
 from hasten.cli.parts import Subparsers, print_error
-from hasten.cli.results import add_compare, add_explain, add_report
+from hasten.cli.results import add_compare, add_explain, add_merge, add_report
 from hasten.cli.speedtest import add_speedtest
 from hasten.cli.tuning import add_prove, add_run, add_tune
 from hasten.cli.upkeep import add_clean, add_completion, add_mcp
@@ -31,6 +31,7 @@ COMMANDS = (
     add_run,
     add_prove,
     add_report,
+    add_merge,
     add_compare,
     add_explain,
     add_check,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hasten.cli.parts import (
@@ -35,10 +34,18 @@ def add_check(subparsers: Subparsers) -> None:
         "check",
         "Check this machine: what is good, what to change.",
         _check,
-        examples={"hasten check": "", "hasten check /data/imagenet": "the disk of this folder"},
+        examples={
+            "hasten check": "",
+            "hasten check /data/imagenet": "the disk of this folder, or the network mount",
+            "hasten check s3://bucket/imagenet": "what 1, 4 and 16 readers get from there",
+        },
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), help="folder of the data, to measure its disk [default: .]"
+        "place",
+        metavar="PATH",
+        nargs="?",
+        default=".",
+        help="folder or URL of the data, to measure reads [default: .]",
     )
 
 
@@ -46,19 +53,24 @@ def _check(args: argparse.Namespace) -> int:
     from hasten.diagnosis.check import check
     from hasten.machine.disk import measure_disk
     from hasten.machine.machine import read_machine
+    from hasten.machine.reads import is_url, measure_mount, measure_url
     from hasten.reports.progress import progress
     from hasten.reports.text import print_check
 
     with progress(console(stderr=True), quiet=args.json) as bar:
-        bar.update(f"measuring the disk of {args.folder}")
-        disk = measure_disk(str(args.folder))
+        bar.update(f"measuring reads from {args.place}")
+        disk = None if is_url(args.place) else measure_disk(args.place)
+        if disk is None:
+            reads = measure_url(args.place)
+        else:
+            reads = measure_mount(args.place) if disk.kind == "network" else None
         bar.update("checking PyTorch")
         machine = read_machine(ask_torch=True)
-    lines = check(machine, disk=disk)
+    lines = check(machine, disk=disk, reads=reads)
     if args.json:
-        print_json({"machine": machine, "disk": disk, "lines": lines})
+        print_json({"machine": machine, "disk": disk, "reads": reads, "lines": lines})
     else:
-        print_check(lines, console=console())
+        print_check(lines, console=console(), reads=reads)
     return 0
 
 
@@ -132,4 +144,4 @@ def _diagnose(args: argparse.Namespace) -> int:
     if not (folder / "run.json").is_file():
         print_error(run.notes[-1])
         return 2
-    return 0
+    return run.exit_code or 0  # of a script that failed after its steps were measured

@@ -1,4 +1,4 @@
-"""The commands that run nothing: report, compare and explain."""
+"""The commands that run nothing: report, merge, compare and explain."""
 
 from __future__ import annotations
 
@@ -30,6 +30,47 @@ GUARANTEES = {  # as in docs/fixes.md
     "precision": "fewer bits",
     "recipe": "other training dynamics",
 }
+
+
+# ------------------------------------------------------------------------------------------------------ merge
+
+
+def add_merge(subparsers: Subparsers) -> None:
+    """Add `hasten merge`."""
+    examples = {"hasten merge runs/node-0 runs/node-1": "one job, measured on two hosts"}
+    description = "Join the runs of one distributed job that was measured on several hosts."
+    parser = add_subcommand(subparsers, "merge", description, _merge, examples=examples)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run of each host: its id, or its folder")
+    add_verbose(parser)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from hasten.launch.ranks import compare, load_ranks, save_ranks
+    from hasten.launch.results import new_folder
+    from hasten.measurement.diagnose import diagnose
+    from hasten.records import to_json
+
+    runs = [find_saved(name, root=RESULTS) for name in args.runs]
+    by_run = [load_ranks(one.path.parent) for one in runs]
+    for one, ranks in zip(runs, by_run):
+        if not ranks:
+            raise CommandError(f"{one.run.id} has no ranks to join; it trained alone")
+    if len({rank.job for ranks in by_run for rank in ranks}) > 1:
+        raise CommandError("these runs are not of one job; join runs that were measured at the same time")
+    joined = [*{rank.rank: rank for ranks in by_run for rank in ranks}.values()]  # rank 0 may have collected others'
+    first = next((n for n, ranks in enumerate(by_run) if any(r.rank == 0 for r in ranks)), 0)
+    folder = new_folder(RESULTS / "runs")
+    run = msgspec.structs.replace(runs[first].run, id=folder.name, ranks=compare(joined))
+    (folder / "run.json").write_bytes(to_json(run))
+    save_ranks(joined, folder)
+    saved = find_saved(folder.name, root=RESULTS)
+    if args.json:
+        print_json({"run": saved.run, "diagnosis": diagnose(saved.run)})
+    else:
+        _print(saved, verbose=args.verbose)
+    return 0
 
 
 # ----------------------------------------------------------------------------------------------------- report

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +93,11 @@ def _add_budget(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[
         help="target value of --metric; recipes are ranked by the time to reach it",
     )
     parser.add_argument("--metric-lower", action="store_true", help="lower values of --metric are better")
+    parser.add_argument(
+        "--runs-on",
+        metavar="PLACE",
+        help="make the whole runs for --metric at once on other machines: ray, or slurm:timeout_min=60,gpus_per_node=1",
+    )
 
 
 def _tune(args: argparse.Namespace, *, resume: bool | None = None) -> int:
@@ -130,10 +137,16 @@ def next_after_tuning(tuning: Tuning, plan: Path = PLAN) -> str:
 def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
     from hasten import format
     from hasten.reports.progress import progress
+    from hasten.tuning.elsewhere import open_elsewhere
     from hasten.tuning.plan import write_plan
     from hasten.tuning.tune import tune
 
-    with progress(console(stderr=True), quiet=args.json, expected=args.budget) as bar:
+    with contextlib.ExitStack() as around:
+        budget = _budget_of(args)
+        if budget.metric is not None and args.runs_on is not None:
+            place = around.enter_context(open_elsewhere(args.runs_on, RESULTS))
+            budget = replace(budget, metric=replace(budget.metric, elsewhere=place))
+        bar = around.enter_context(progress(console(stderr=True), quiet=args.json, expected=args.budget))
 
         def so_far(tuning: Tuning) -> None:
             write_plan(args.plan, tuning)
@@ -142,7 +155,7 @@ def _search(args: argparse.Namespace, *, resume: bool) -> Tuning:
         return tune(
             command_of(args),
             module=args.module,
-            budget=_budget_of(args),
+            budget=budget,
             resume=resume,
             root=RESULTS,
             on_progress=bar.update,
@@ -161,6 +174,10 @@ def _budget_of(args: argparse.Namespace) -> Budget:
         raise PlanError("--target is used to rank recipes; add --recipe and --metric 'REGEX'")
     if args.metric_lower and args.metric is None:
         raise PlanError("--metric-lower needs --metric; add --metric 'REGEX'")
+    if args.runs_on is not None and args.metric is None:
+        raise PlanError("--runs-on is for the whole runs of --metric; add --metric 'REGEX'")
+    if args.runs_on is not None and args.target is not None:
+        raise PlanError("the time to a --target is compared on this machine; leave out --runs-on")
     metric = None
     if args.metric is not None:
         metric = Metric(pattern_of(args.metric), higher_is_better=not args.metric_lower, target=args.target)
@@ -272,7 +289,13 @@ def _prove(args: argparse.Namespace) -> int:
             new = Version(argv=second[1:], module=True) if second[:1] == ["-m"] else Version(argv=second)
         bar = around.enter_context(progress(console(stderr=True), quiet=args.json, expected=args.budget))
         proof = prove_versions(
-            old, new, seconds=args.budget, patience=args.wait, root=RESULTS, on_progress=bar.update
+            old,
+            new,
+            seconds=args.budget,
+            patience=args.wait,
+            root=RESULTS,
+            script_output=sys.stderr.fileno() if args.json else None,
+            on_progress=bar.update,
         )
     if args.json:
         print_json({"proof": proof})

@@ -76,9 +76,11 @@ def _mean_regular(steps: Sequence[Step], typical: float | None) -> float:
 def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, float | None]:
     """Mean seconds of each regular phase, scaled to the uninstrumented step time; None if it was never seen."""
     marked = [s for s in within if s.marked]
+    alone = not any("communication" in s.phases for s in marked)  # nobody misses what there is not
+    known: list[Phase] = [phase for phase in PHASES if not (alone and phase == "communication")]
     if not marked:
         waits = [s.phases["data_wait"] for s in within if "data_wait" in s.phases]
-        return {**dict.fromkeys(PHASES), "data_wait": sum(waits) / len(within) if waits else None}
+        return {**dict.fromkeys(known), "data_wait": sum(waits) / len(within) if waits else None}
     mean = statistics.fmean(_regular(s) for s in marked)
     scripted = sum(s.phases.get("script", 0.0) for s in marked) / len(marked)
     # Very many marks come from the script's own lines (a tensor read in a loop), and so does their overhead.
@@ -86,7 +88,7 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, flo
     excess = min(max(0.0, mean - regular), scripted) if many else 0.0
     scale = regular / (mean - excess) if mean > 0 else 1.0
     phases: dict[Phase, float | None] = {}
-    for phase in PHASES:
+    for phase in known:
         if phase not in RARE:
             times = [s.phases[phase] for s in marked if phase in s.phases]
             spent = sum(times) / len(marked) - (excess if phase == "script" else 0.0)

@@ -92,6 +92,11 @@ class Case:
         return self.facts.device == "cpu"
 
     @cached_property
+    def cores(self) -> float:
+        """Cores that this process has: several ranks share those of the host."""
+        return self.run.machine.num_cores / self.facts.ranks_per_host
+
+    @cached_property
     def batches(self) -> float:
         """Training batches per step."""
         return statistics.fmean([s.num_batches for s in self.run.steps] or [1.0]) or 1.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hasten import format
 from hasten.diagnosis.case import WORTH, Case
-from hasten.records import Finding, HotLine, Where
+from hasten.records import Finding, HotLine, Phase, Where
 
 LOGGING = re.compile(
     # Logarithms are not logging: np.log(x) and x.log() do not match, self.log(loss) and wandb.log(...) do.
@@ -171,7 +171,14 @@ def _too_often(case: Case, seconds: float, every: float | None, *, otherwise: fl
     return seconds * (1 - MOST_OFTEN / times), f"every {every:.0f} steps, {times:.0f} times per epoch"
 
 
+def _is_alone(case: Case, phase: Phase) -> bool:
+    """Whether other ranks wait meanwhile: that is a finding of its own."""
+    return case.run.ranks is not None and phase in case.run.ranks.only
+
+
 def _validation_often(case: Case, *, spared: float) -> Finding | None:
+    if _is_alone(case, "validation"):
+        return None
     left = max(0.0, case.phase("validation") - spared)
     often = _too_often(case, left, case.facts.steps_per_validation, otherwise=left / 2)
     if often is None:
@@ -190,6 +197,8 @@ def _validation_often(case: Case, *, spared: float) -> Finding | None:
 
 
 def _checkpoint_often(case: Case) -> Finding | None:
+    if _is_alone(case, "checkpoint"):
+        return None
     often = _too_often(case, case.phase("checkpoint"), case.facts.steps_per_checkpoint, otherwise=RARELY * case.step)
     if often is None:
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from hasten.errors import DirectoryError
 from hasten.launch.results import make_folder
 from hasten.protocol import FOLDER_VARIABLE, SPEC_VARIABLE, LaunchSpec, to_json
-from hasten.sandbox.redirect import VIEW_VARIABLE
+from hasten.sandbox.redirect import INSIDE_VARIABLE, VIEW_VARIABLE
 
 # A measured run logs to no tracker. These have a switch of their own; the others are redirected in the child.
 TRACKERS = {
@@ -37,9 +37,11 @@ def environment_for(
     environment = plugin_environment({**TRACKERS, **extra}, [EARLY] if view is not None else [])
     environment[SPEC_VARIABLE] = to_json(spec)
     environment[FOLDER_VARIABLE] = os.fspath(folder.resolve())
+    environment.pop(INSIDE_VARIABLE, None)  # of a sandbox that hasten itself runs in
     if view is not None:
         environment[VIEW_VARIABLE] = os.fspath(view)
-        environment["TMPDIR"] = os.fspath(make_folder(view / "tmp"))
+        if spec.sandbox != "overlay":
+            environment["TMPDIR"] = os.fspath(make_folder(view / "tmp"))
     return environment
 
 

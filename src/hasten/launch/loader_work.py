@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from hasten.raw_run import Drawn, Fetched, RawLoader, RawRun, StageLine
-from hasten.records import CacheTier, LoaderFacts, Role, Stage, StageName, Where
+from hasten.records import CacheTier, LoaderFacts, RemoteReads, Role, Stage, StageName, Where
 
 MOST_SAMPLES = 2000
 MOST_FILES = 64
@@ -78,6 +78,7 @@ def _facts(loader: RawLoader, role: Role, lines: Sequence[StageLine], ready: Seq
         decoded_bytes_per_sample=decoded / number if decoded and number else None,
         cache=tuple(CacheTier(*tier) for tier in loader.cache),
         num_cache_misses=loader.num_cache_misses,
+        remote=None if loader.remote is None else RemoteReads(*loader.remote),
     )
 
 

@@ -29,6 +29,7 @@ from hasten.raw_run import (
 from hasten.records import (
     RARE,
     CopyFacts,
+    Ddp,
     Facts,
     HotLine,
     Interval,
@@ -80,6 +81,8 @@ class Recorded:
             if index >= 0 and start < self.steps[index].end:
                 device = self.steps[index].device
                 device[kind] = device.get(kind, 0.0) + taken
+                if kind == "communication":  # it is part of the backward's
+                    device["backward"] = device.get("backward", 0.0) - taken
                 self.steps[index].device_waited += taken * waited
 
     def _script_share(self) -> float:
@@ -122,8 +125,7 @@ class Recorded:
     def sync_points(self) -> tuple[SyncPoint, ...]:
         """Where the host waited for, or read, a tensor in the marked steps."""
         found: dict[tuple[int, str], list[float]] = defaultdict(list)
-        ranges = [(s.start, s.end) for s in self.marked]
-        for span in _within(self.spans, ranges):
+        for span in self.marked_spans():
             if isinstance(span.detail, Sync):
                 found[span.detail.place, span.detail.call].append(span.end - span.start)
         steps = max(1, len(self.marked))
@@ -133,6 +135,10 @@ class Recorded:
             if place >= 0
         ]
         return tuple(sorted(points, key=lambda p: -p.seconds)[:MOST_LINES])
+
+    def marked_spans(self) -> list[Span]:
+        """The spans that end in the marked steps."""
+        return _within(self.spans, [(s.start, s.end) for s in self.marked])
 
     def place(self, number: int) -> Where:
         """The user's line of this number."""
@@ -183,6 +189,7 @@ class Recorded:
             steps_per_validation=number / validations if validations else None,
             steps_per_checkpoint=number / checkpoints if checkpoints else None,
             gather_seconds=facts.gather_seconds,
+            ddps=tuple(Ddp(**vars(ddp)) for ddp in raw.group.ddps) if raw.group is not None else (),
         )
 
     @property
@@ -209,8 +216,7 @@ class Recorded:
         return any(isinstance(s.detail, Forward) and s.detail.flags & AUTOCAST for s in self.spans)
 
     def _copies(self) -> CopyFacts | None:
-        inside = _within(self.spans, [(s.start, s.end) for s in self.marked])
-        copies = [s.detail for s in inside if isinstance(s.detail, Copy)]
+        copies = [s.detail for s in self.marked_spans() if isinstance(s.detail, Copy)]
         if not copies:
             return None
         total = sum(copy.num_bytes for copy in copies) or 1
@@ -230,7 +236,7 @@ class Recorded:
         ratio = None
         if min(map(len, means.values())) >= 2:
             ratio = Interval(*ratio_interval(means[MARKED], means[PLAIN]))
-        marked = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in self.marked]))
+        marked = len(self.marked_spans())
         cost = self.raw.seconds_per_mark
         plain_steps = [s for s in self.measured if s.name == PLAIN]
         kept = sum(1 for _ in _within(self.spans, [(s.start, s.end) for s in plain_steps]))

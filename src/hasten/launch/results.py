@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import tempfile
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from hasten.errors import DirectoryError
 
-RESULTS = Path(".hasten")
+RESULTS = Path(os.environ.get("HASTEN_RESULTS") or ".hasten").expanduser()
 FOLLOWED = "followed.jsonl"  # below: runs under a plan, one a line
 
 
@@ -43,6 +44,6 @@ def make_folder(folder: Path) -> Path:
             pass  # it can be written to; of a name of its own, for others may be looking as well
     except OSError as error:
         raise DirectoryError(
-            f"cannot write to {folder} ({error.strerror}); run from a directory that you may write to"
+            f"cannot write to {folder} ({error.strerror}); set HASTEN_RESULTS to a folder that you may write to"
         ) from None
     return folder

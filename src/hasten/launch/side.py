@@ -21,7 +21,7 @@ from hasten.launch.launch import OUTPUT, Launch
 from hasten.launch.recorder import Recorded
 from hasten.launch.turns import NoTurnsError, take_turns
 from hasten.protocol import FixesReport, LaunchSpec, files_of, read
-from hasten.raw_run import PLAIN, RawQuality, busiest
+from hasten.raw_run import PLAIN, RawQuality, RawRun, busiest
 from hasten.records import RARE, Facts
 from hasten.sandbox.workspace import Workspace
 
@@ -110,7 +110,8 @@ class Bench:
     def run_whole(self, *, spec: LaunchSpec, environment: Mapping[str, str]) -> Output:
         """One whole run, and when it printed what. Raises SideError if it fails or does not train."""
         grown: list[tuple[float, int]] = []
-        with self.prepared(spec, environment) as launch:
+        # The time of a line is known only if output is not buffered.
+        with self.prepared(spec, {**environment, "PYTHONUNBUFFERED": "1"}) as launch:
             printed = launch.folder / OUTPUT
             began = time.perf_counter()
             with launch:
@@ -192,10 +193,12 @@ def _seen(launch: Launch) -> SideResult:
     trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
     if not trained:
         raise SideError("no optimizer step was seen")
-    raw = busiest(trained)
-    recorded = Recorded(raw, [], exit_code=outcome.exit_code)
-    if not recorded.measured:
+    most = max(raw.num_steps for raw in trained)
+    ranks = [Recorded(raw, [], exit_code=outcome.exit_code) for raw in trained if 2 * raw.num_steps >= most]
+    if not any(one.measured for one in ranks):
         raise SideError("the script ended before its steps could be measured")
+    recorded = max((one for one in ranks if one.measured), key=_regular)  # the slowest rank counts
+    raw = recorded.raw
     if raw.trouble:
         raise SideError(f"it could not be measured: {raw.trouble}")
     began = raw.started_at if raw.started_at is not None else recorded.measured[0].start
@@ -208,9 +211,21 @@ def _seen(launch: Launch) -> SideResult:
         samples_per_step=statistics.fmean(samples) if samples else None,
         startup_seconds=began - outcome.started,
         peak_bytes=max((s.resident_bytes for s in outcome.samples), default=0.0),
-        quality=raw.quality or RawQuality(),
+        quality=_quality(trained),
         output=outcome.output,
     )
+
+
+def _regular(recorded: Recorded) -> float:
+    return _parts([s for s in recorded.steps if s.counted] or recorded.measured)[REGULAR]
+
+
+def _quality(trained: Sequence[RawRun]) -> RawQuality:
+    """What the first rank has seen, and whether all of them end with the same parameters."""
+    quality = busiest(trained).quality or RawQuality()
+    ends = {raw.quality.parameters for raw in trained if raw.quality is not None and raw.num_steps}
+    known = len(trained) > 1 and None not in ends
+    return replace(quality, ranks_agree=len(ends) == 1 if known else None)
 
 
 def _parts(counted: Sequence[FoldedStep]) -> dict[str, float]:

@@ -7,16 +7,17 @@ from typing import get_args
 import msgspec
 
 from hasten import format
-from hasten.diagnosis import compute_rules, host_rules, input_rules
+from hasten.diagnosis import compute_rules, host_rules, input_rules, rank_rules
 from hasten.diagnosis.breakdown import break_down, cache_need, find_ceiling, what_ifs
 from hasten.diagnosis.case import WORTH, WORTH_INFERRED, Case
 from hasten.diagnosis.situation import Situation
 from hasten.optimizations.catalog import EXPERIMENTS, PROBLEMS
 from hasten.optimizations.optimization import Problem
-from hasten.records import Diagnosis, Finding, FindingKind, Run, Settings
+from hasten.records import CautionKind, Diagnosis, Finding, FindingKind, Run, Settings
 
 SEEN = 0.5  # share of the step that must be known to name what it is bound by
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
+CAUTIONS: tuple[CautionKind, ...] = get_args(CautionKind)
 
 DATA: tuple[FindingKind, ...] = (
     "slow_read",
@@ -33,6 +34,16 @@ DATA: tuple[FindingKind, ...] = (
     "shallow_prefetch",
 )
 OWN_CODE: tuple[FindingKind, ...] = ("sync_points", "logging_each_step", "script_bound")
+RANKS: tuple[FindingKind, ...] = (
+    "straggler",
+    "uneven_steps",
+    "uneven_shards",
+    "exposed_communication",
+    "rank_exchange",
+    "rank_validation",
+    "rank_checkpoint",
+    "unused_parameters",
+)
 ANYWHERE: tuple[FindingKind, ...] = (
     "busy_machine",
     "memory_full",
@@ -58,13 +69,16 @@ def diagnose(run: Run) -> Diagnosis:
         *tried,
         *compute_rules.findings(case, tried),
         *host_rules.findings(case),
+        *rank_rules.findings(case),
     ]
     found = [limited for one in proposed if case.worth(limited := _while_idle(case, one))]
     known = _without_overlap(case, sorted(found, key=lambda f: -f.recoverable))
     # What else the machine does is no fault of the script: it is named last, and in the verdict only if there is no other.
     findings = tuple(sorted(known, key=lambda f: f.kind == "busy_machine"))
+    cautions = tuple(rank_rules.cautions(case))
     return Diagnosis(
-        verdict=_verdict(case, findings),
+        verdict=" ".join([*(f"{caution.title}." for caution in cautions), _verdict(case, findings)]),
+        cautions=cautions,
         breakdown=breakdown,
         ceiling=ceiling,
         findings=findings,
@@ -132,6 +146,7 @@ def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
         "data-bound": case.share("data_wait", "epoch_start"),
         STARVED: starved,
         "compute-bound": case.share("forward", "loss", "backward", "optimizer", "zero_grad") - starved,
+        "communication-bound": case.share("communication"),
         "validation-bound": case.share("validation"),
         "checkpoint-bound": case.share("checkpoint"),
         "bound by the script's own code": case.share("script", "sync", "logging"),
@@ -181,6 +196,8 @@ def _bound_by(kind: FindingKind) -> str | None:
         return f"{rare}-bound"
     if kind in OWN_CODE:
         return "bound by the script's own code"
+    if kind in RANKS:
+        return None if kind in ("straggler", "uneven_steps", "uneven_shards") else "communication-bound"
     return "data-bound" if kind in DATA else "compute-bound"
 
 

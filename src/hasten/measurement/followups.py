@@ -25,7 +25,7 @@ from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.optimizations.optimization import LEAST_SECONDS, WORTH, Experiment, Optimization, Symptoms, spec_of
 from hasten.protocol import FixSpec, Interventions, SwitchSpec, Value
 from hasten.raw_run import DEVICE_REPLAY, INSTANT, JOIN, PLAIN, REPLAY
-from hasten.records import Facts, Interval, Intervention, Machine
+from hasten.records import Facts, Interval, Intervention, LoaderFacts, Machine
 from hasten.stats import ratio_interval, scaled
 
 SHORT_EPOCH = 8  # steps
@@ -266,7 +266,20 @@ def against(further: FollowUpRun, recorded: Recorded, base: Recorded) -> Interve
     return compare(further.name, *sides, num_steps=number, settings=settings)
 
 
-def compare_decoders(files: Sequence[str]) -> tuple[Interval, str] | None:
+def with_decoders(facts: Facts) -> Facts:
+    """The same facts, with another decoder tried on the training files."""
+
+    def asked(loader: LoaderFacts) -> LoaderFacts:
+        pillow = any(s.name == "decode" and s.detail.startswith("Pillow") for s in loader.stages)
+        answer = _compare_decoders(loader.files) if pillow else None
+        if answer is None:
+            return loader
+        return msgspec.structs.replace(loader, decode_speedup=answer[0], decode_library=answer[1])
+
+    return msgspec.structs.replace(facts, loaders=tuple(asked(x) for x in facts.loaders))
+
+
+def _compare_decoders(files: Sequence[str]) -> tuple[Interval, str] | None:
     """Pillow's seconds over simplejpeg's on the JPEG files among `files`; None when there are none."""
     contents = [data for data in (_read(f) for f in files[: 4 * MOST_FILES]) if data[:3] == b"\xff\xd8\xff"]
     contents = contents[:MOST_FILES]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from hasten import __version__
+from hasten import __version__, format
 from hasten.errors import NoStepError, ScriptError
 from hasten.launch.launch import OUTPUT, Launch, Outcome, command_argv, failure, why_no_step
+from hasten.launch.ranks import compare as compare_ranks
+from hasten.launch.ranks import lost_ranks, save_ranks, steps_of_all
 from hasten.launch.recorder import Recorded
 from hasten.launch.results import RESULTS, new_folder
 from hasten.launch.shares import shares_of
@@ -28,19 +30,18 @@ from hasten.measurement.followups import (
     against,
     broken_segment,
     choose,
-    compare_decoders,
     promising,
     read_switches,
+    with_decoders,
 )
 from hasten.optimizations.optimization import LEAST_SECONDS, WORTH
 from hasten.protocol import LaunchSpec
 from hasten.raw_run import busiest
 from hasten.records import (
     RECORD_VERSION,
-    Facts,
     Intervention,
-    LoaderFacts,
     Machine,
+    RankSteps,
     ResourceSample,
     Run,
     to_json,
@@ -49,10 +50,7 @@ from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 
 FIRST_LAUNCH = "measuring the script"
-ONE_OF_SEVERAL = (
-    "one of {} training processes was recorded, and samples per second are its own; what it waits for the others counts as "
-    "backward"
-)
+ONE_OF_SEVERAL = "one of {} training processes was recorded: they have no process group"
 SHOWN_CAUSES = 3  # of a launch, in the progress line
 # Seconds from the start in which a diagnosis begins a launch: an answer takes a minute, of slow steps up to three.
 BEGUN_WITHIN, BEGUN_WITHIN_IF_SLOW = 45.0, 150.0
@@ -105,12 +103,14 @@ def measure(
     folder = new_folder(root / "runs")
     try:
         with Workspace() if workspace is None else contextlib.nullcontext(workspace) as around:
-            run = _Measuring(command, argv, around, options, on_progress, module=module).run(folder.name)
+            measuring = _Measuring(command, argv, around, options, on_progress, module=module)
+            run = measuring.run(folder.name)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # no folder for a run that has no record
         raise
     try:
         (folder / "run.json").write_bytes(to_json(run))
+        save_ranks(measuring.ranks, folder)
     except OSError as error:  # what was measured is shown all the same
         shutil.rmtree(folder, ignore_errors=True)
         run = msgspec.structs.replace(run, notes=(*run.notes, f"this result is not saved: {error.strerror}"))
@@ -136,6 +136,8 @@ class _Measuring:
         self.options = options
         self.on_progress = on_progress
         self.notes: list[str] = []
+        self.ranks: list[RankSteps] = []
+        self.failed = False  # after steps that were measured
         self.started = time.monotonic()
         self.begun_within = options.begun_within
 
@@ -148,7 +150,16 @@ class _Measuring:
         spec = replace(self.options.spec, mode="measure", seconds=self.options.seconds, num_steps=self.options.steps)
         outcome = self._launch(FIRST_LAUNCH, spec, expected=self.options.seconds)
         recorded = self._recorded(outcome)
-        facts = _with_decoders(recorded.facts(), quick=self.options.quick)
+        facts = recorded.facts() if self.options.quick else with_decoders(recorded.facts())
+        self.ranks = steps_of_all(outcome.raws)
+        ranks = compare_ranks(self.ranks) if self.ranks else None
+        num_training = _num_training(outcome)
+        facts = msgspec.structs.replace(
+            facts,
+            num_training_processes=num_training,
+            ranks_per_host=ranks.ranks_per_host if ranks is not None else 1,
+            forced_threads=ranks is not None and ranks.forced_threads,
+        )
         further: list[Intervention] = []
         file_read = None
         shares = shares_of(recorded, outcome.samples, outcome.started)
@@ -161,7 +172,7 @@ class _Measuring:
             on=[fix.name for fix in self.options.spec.fixes],
             length=end - start if recorded.raw.ended_by == "script" else math.inf,
         )
-        if not self.options.quick:
+        if not self.options.quick and not self.failed:
             further, chosen = self._further(chosen, recorded)
             files = [f for loader in facts.loaders if loader.role == "train" for f in loader.files]
             file_read = read_twice(files) if files else None
@@ -175,17 +186,17 @@ class _Measuring:
             samples=outcome.samples,
             sampler_cpu=outcome.sampler_cpu / max(outcome.seconds, 1e-9),
         )
-        num_training = _num_training(outcome)
-        if num_training > 1:
+        if num_training > 1 and ranks is None:
             self.notes.insert(0, ONE_OF_SEVERAL.format(num_training))
         return msgspec.structs.replace(
             run,
             exit_code=outcome.exit_code,
-            facts=msgspec.structs.replace(facts, num_training_processes=num_training),
+            facts=facts,
             interventions=tuple(further),
             untried=_untried(chosen, further),
             file_read=file_read,
             sandbox=self.workspace.form,
+            ranks=ranks,
             notes=tuple(self.notes),
         )
 
@@ -221,7 +232,8 @@ class _Measuring:
         """The record of the process that trained. Raises when there is none."""
         code = outcome.exit_code
         trained = [raw for raw in outcome.raws if raw.first_step_at is not None]
-        if code not in (0, None):
+        lost = lost_ranks(trained)
+        if code not in (0, None) and not lost:
             raise ScriptError(failure(code, outcome), exit_code=code)
         if not trained:
             raise NoStepError(why_no_step(outcome))
@@ -233,9 +245,20 @@ class _Measuring:
                 f"the script ended after {raw.num_steps} optimizer steps, too few to measure; "
                 "give it more data or epochs"
             )
+        if code not in (0, None):
+            self.failed = True
+            self.notes.append(
+                f"the script failed with exit code {code} after {len(recorded.measured)} steps; {format.ranks(lost)} on "
+                "another host may have ended: its own message is above"
+            )
         for trouble in (raw.facts_trouble, raw.trouble):
             if trouble:
                 self.notes.append(f"something could not be measured: {trouble}")
+        if raw.outside_sandbox:
+            self.notes.append(
+                "the processes were started by a service such as Slurm's, outside the sandbox: files that other programs "
+                "than Python change stay changed; to be safe, start hasten within the job, around torchrun or python"
+            )
         if raw.redirected_late:
             self.notes.append(
                 "until `import torch` the script's file writes were not redirected; does it start Python with -S or -I?"
@@ -368,21 +391,6 @@ def run_of(
         overhead=recorded.overhead(sampler_cpu=sampler_cpu),
         timeline=timeline_of(recorded, zero=zero),
     )
-
-
-def _with_decoders(facts: Facts, *, quick: bool) -> Facts:
-    """The same facts, with another decoder tried on the training files."""
-    if quick:
-        return facts
-
-    def asked(loader: LoaderFacts) -> LoaderFacts:
-        pillow = any(s.name == "decode" and s.detail.startswith("Pillow") for s in loader.stages)
-        answer = compare_decoders(loader.files) if pillow else None
-        if answer is None:
-            return loader
-        return msgspec.structs.replace(loader, decode_speedup=answer[0], decode_library=answer[1])
-
-    return msgspec.structs.replace(facts, loaders=tuple(asked(x) for x in facts.loaders))
 
 
 def _num_training(outcome: Outcome) -> int:

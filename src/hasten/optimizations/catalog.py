@@ -18,6 +18,7 @@ from hasten.optimizations import (
     compile,
     copies,
     cudnn_benchmark,
+    ddp,
     decode,
     flush_denormal,
     fp16,
@@ -48,6 +49,7 @@ GROUPS: dict[str, tuple[Optimization, ...]] = {
         copies.NON_BLOCKING,
         loader.GATHER,
         loader.LOADER,
+        loader.RAY,
         resize.OPTIMIZATION,
         cache.CACHE,
         cache.DISK_CACHE,
@@ -69,6 +71,13 @@ GROUPS: dict[str, tuple[Optimization, ...]] = {
         keep_device_memory.OPTIMIZATION,
         cudnn_benchmark.OPTIMIZATION,
         compile.OPTIMIZATION,  # in the place of the forward itself, so inside everything that is around it
+    ),
+    "Ranks": (
+        ddp.DDP_GRADIENTS,
+        ddp.DDP_BUCKET_VIEW,
+        ddp.DDP_BUCKET_MB,
+        ddp.DDP_NO_SEARCH,
+        ddp.DDP_STATIC_GRAPH,
     ),
     "Recipe": (batch_size.OPTIMIZATION, schedules.ADAMW, schedules.ONECYCLE, schedules.CYCLIC),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from hasten.errors import NotApplicableError
+from hasten.errors import ClusterError, NotApplicableError
 from hasten.optimizations.applicable import HANDING_OVER, NO_LOADER, SLOW_WORK, training_loader
 from hasten.optimizations.optimization import Optimization, Proposal
 from hasten.protocol import Value
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hasten.agent.models import Models
     from hasten.diagnosis.situation import Situation
 
+OWN_SHARE = 0.6  # of what is lost between samples and training
 LOADER_SHARE = 0.15  # of the headroom: what our loader saves on average where the work itself stays
 Function = Callable[..., Any]
 
@@ -34,6 +35,8 @@ class _Ours:
 
     settings: dict[str, Any] = field(default_factory=dict)
     only_in_memory: bool = False
+    cluster: Value | None = None
+    """Number of workers on the Ray cluster, or "auto"."""
     loaders: WeakKeyDictionary[DataLoader[Any], Any] = field(default_factory=WeakKeyDictionary)
 
 
@@ -50,6 +53,18 @@ def enable_gathering(handle: Handle, _value: Value) -> None:
 def enable_pixels(handle: Handle, value: Value) -> None:
     """How near decoded and resized images must be to Pillow's."""
     _take_over(handle).settings["pixels"] = value
+
+
+def enable_ray(handle: Handle, value: Value) -> None:
+    """So many workers on the running Ray cluster make the batches of one loader at a time."""
+    try:
+        from hasten.data.workers.ray_pool import connected
+
+        connected()
+    except (ImportError, ClusterError) as error:
+        raise NotApplicableError(str(error)) from None
+    ours = _take_over(handle)
+    ours.only_in_memory, ours.cluster = False, value
 
 
 _of_models: WeakKeyDictionary[Models, _Ours] = WeakKeyDictionary()
@@ -82,6 +97,8 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
             return original(self)
         given = arguments_of(self)
         known = ours.loaders.get(self)
+        if ours.cluster is not None and _may_use_cluster(known):
+            given |= {"workers": "ray", "num_workers": ours.cluster}
         if known is None or known[0] != given:  # the script may set another collate_fn between two epochs
             known = ours.loaders[self] = given, _made_of(self, given, ours, kind)
         stand_in = known[1]
@@ -95,22 +112,31 @@ def _iterating(original: Function, ours: _Ours, kind: type[Any]) -> Function:
     return __iter__
 
 
+def _may_use_cluster(known: tuple[dict[str, Any], Any] | None) -> bool:
+    """Whether no other loader uses the cluster: two that are open at once would wait for each other's cores."""
+    from hasten.data.workers.ray_pool import is_in_use
+
+    uses_it = known is not None and known[0].get("workers") == "ray" and known[1]._iterator is not None
+    return uses_it or not is_in_use()
+
+
 def _made_of(of: DataLoader[Any], given: dict[str, Any], ours: _Ours, kind: type[Any]) -> Any | None:
     """A Loader for the same batches; None where torch's own is to make them."""
     from hasten.data.epoch.columns import columns_of
 
     if ours.only_in_memory and columns_of(of.dataset) is None:
         return None
-    return kind(**given, **ours.settings)
+    return kind(**given | ours.settings)
 
 
 def _propose(situation: Situation) -> list[Proposal] | str:
     train = training_loader(situation)
     if isinstance(train, str):
         return train
-    late = situation.finding("shallow_prefetch", "worker_startup")
-    # It hands samples out one by one and writes batches once; a sample of the script's own code costs what it cost.
-    saves = max(LOADER_SHARE * situation.headroom, 0.6 * late.recoverable if late is not None else 0.0)
+    # It hands samples out one by one, writes batches once and where the training process reads them, and keeps its workers;
+    # a sample of the script's own code costs what it cost.
+    found = situation.finding("slow_collate", *HANDING_OVER, "shallow_prefetch", "worker_startup")
+    saves = max(LOADER_SHARE * situation.headroom, OWN_SHARE * found.recoverable if found is not None else 0.0)
     return [Proposal(value=True, saves=saves, because="batches are written once, sample by sample")]
 
 
@@ -162,4 +188,15 @@ PIXELS = Optimization(
     kind="word",
     words=("identical", "close"),
     needs=("loader",),
+)
+RAY = Optimization(
+    name="ray",
+    title="so many workers on the running Ray cluster make batches, through hasten's loader",
+    guarantee="identical",
+    answers=(),
+    propose=lambda _: "it needs a Ray cluster, and is applied only on request",
+    enable=enable_ray,
+    kind="number",
+    words=("auto",),
+    excludes=("cache", "disk_cache", "pure", "decode", "resize"),  # they are of this process, and of its workers
 )

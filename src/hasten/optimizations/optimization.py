@@ -67,6 +67,11 @@ class Symptoms:
         return next((loader for loader in self.facts.loaders if loader.role == "train"), None)
 
     @property
+    def cores(self) -> float:
+        """Cores that this process has: several ranks share those of the host."""
+        return self.machine.num_cores / self.facts.ranks_per_host
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the model is trained on the CPU."""
         return self.facts.device == "cpu"

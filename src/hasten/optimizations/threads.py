@@ -59,8 +59,14 @@ def _free_cores(num_cores: float, num_busy: int) -> int:
 
 def _suspect_threads(symptoms: Symptoms) -> int | None:
     workers = symptoms.train.num_workers if symptoms.train is not None else 0
-    free = _free_cores(symptoms.machine.num_cores, workers or round(symptoms.shares.others_cpu))
+    free = _free_cores(symptoms.cores, workers or round(symptoms.shares.others_cpu))
     return free if symptoms.on_cpu and symptoms.facts.num_threads > free else None
+
+
+def _suspect_few(symptoms: Symptoms) -> int | None:
+    workers = symptoms.train.num_workers if symptoms.train is not None else 0
+    free = _free_cores(symptoms.cores, workers)
+    return free if symptoms.on_cpu and symptoms.facts.forced_threads and free > 1 else None
 
 
 def _suspect_spinning(symptoms: Symptoms) -> str | None:
@@ -75,10 +81,12 @@ def _propose_threads(situation: Situation) -> list[Proposal] | NotProposed | str
         return "the model is not trained on the CPU"
     train = situation.case.train
     busy = int(situation.settings.get("num_workers", train.num_workers if train is not None else 0))
-    number = _free_cores(situation.case.run.machine.num_cores, busy)
+    number = _free_cores(situation.case.cores, busy)
     otherwise = "threads and workers do not compete for cores"
     likely = 0.05 * situation.case.step
-    return from_finding("thread_contention", value=number, otherwise=otherwise, prior=lambda _: likely)(situation)
+    return from_finding(
+        "thread_contention", "few_threads", value=number, otherwise=otherwise, prior=lambda _: likely
+    )(situation)
 
 
 def _propose_sleeping(situation: Situation) -> list[Proposal] | NotProposed | str:
@@ -98,24 +106,34 @@ def _number_of_threads(value: Value) -> Mapping[str, str]:
 
 def _evidence(case: Case) -> Sequence[str]:
     workers = case.train.num_workers if case.train is not None else 0
-    return [f"{case.facts.num_threads} threads and {workers} workers on {case.run.machine.num_cores:g} cores"]
+    threads = "1 thread" if case.facts.num_threads == 1 else f"{case.facts.num_threads} threads"
+    return [f"{threads} and {workers} workers on {case.cores:g} cores"]
 
 
 CPU_THREADS = Optimization(
     name="cpu_threads",
     title="operators of the training process run on so many threads",
     guarantee="rounding",
-    answers=("thread_contention",),
+    answers=("thread_contention", "few_threads"),
     propose=_propose_threads,
     enable=enable,
     environment=_number_of_threads,
     kind="number",
-    experiments=(Experiment(cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12),),
+    experiments=(
+        Experiment(cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12),
+        Experiment(cause="few_threads", suspect=_suspect_few, settle=2, usual=0.3),
+    ),
     problems=(
         Problem(
             kind="thread_contention",
             title="OpenMP threads compete for cores",
             remedy="Call torch.set_num_threads so that threads and busy workers fit the cores.",
+            evidence=_evidence,
+        ),
+        Problem(
+            kind="few_threads",
+            title="torchrun limits each rank to one thread",
+            remedy="Set OMP_NUM_THREADS to the cores that each rank has.",
             evidence=_evidence,
         ),
     ),

@@ -82,7 +82,7 @@ def _may_gain_by_number(symptoms: Symptoms) -> bool:
 
 
 def _cores(symptoms: Symptoms) -> int:
-    return max(1, int(symptoms.machine.num_cores))
+    return max(1, int(symptoms.cores))
 
 
 def _suspect_too_few(symptoms: Symptoms) -> int | None:
@@ -158,7 +158,7 @@ def _propose_number(situation: Situation) -> list[Proposal] | str:
     fewer = situation.finding("too_many_workers", "thread_contention")
     if isinstance(train, str) and (fewer is None or situation.case.train is None):
         return train
-    cores = max(1, int(situation.case.run.machine.num_cores))
+    cores = max(1, int(situation.case.cores))
     facts = situation.case.train
     assert facts is not None
     on = int(situation.settings.get("num_workers", facts.num_workers))

@@ -51,7 +51,17 @@ FindingKind = Literal[
     "cpu_only_build",
     "data_parallel",
     "script_bound",
+    "straggler",
+    "uneven_steps",
+    "uneven_shards",
+    "exposed_communication",
+    "rank_exchange",
+    "rank_validation",
+    "rank_checkpoint",
+    "unused_parameters",
+    "few_threads",
 ]
+CautionKind = Literal["same_samples", "overlapping_samples", "same_order"]  # each has a section there, too
 
 
 class Breakdown(Record, frozen=True):
@@ -94,6 +104,16 @@ class Finding(Record, frozen=True):
     where: Where | None = None
 
 
+class Caution(Record, frozen=True):
+    """Something that is wrong with the training itself, whatever its speed."""
+
+    kind: CautionKind
+    title: str
+    because: str
+    remedy: str
+    where: Where | None = None
+
+
 class WhatIf(Record, frozen=True):
     """A predicted step time after a change of hardware or caching."""
 
@@ -119,6 +139,7 @@ class Diagnosis(Record, frozen=True):
     breakdown: Breakdown
     ceiling: Ceiling
     findings: tuple[Finding, ...]
+    cautions: tuple[Caution, ...] = ()  # come before all findings
     unexplained: float = 0.0  # seconds per step that instant data loading would save, and that no finding explains
     what_ifs: tuple[WhatIf, ...] = ()
     cache: CacheNeed | None = None

@@ -93,3 +93,30 @@ class DiskSpeed(Record, frozen=True):
     file_bytes: int  # size of the temporary file; 0: none was written
     free_bytes: int | None
     note: str = ""  # why a rate is missing
+
+
+class ReadRate(Record, frozen=True):
+    """Reads by a number of concurrent readers."""
+
+    num_readers: int
+    num_reads: int
+    num_bytes: int
+    seconds: float
+    latency_seconds: float  # of one read, the median
+    num_failed: int = 0  # reads that raised an error; not counted above
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes per second of all readers together."""
+        return self.num_bytes / self.seconds if self.seconds else 0.0
+
+
+class ReadRates(Record, frozen=True):
+    """How fast raw bytes are read from a network mount or a URL."""
+
+    place: str
+    file_system: str  # "nfs4", "s3"
+    rates: tuple[ReadRate, ...]
+    num_readers: int  # fewest that reach 90% of the best rate
+    bound: Literal["latency", "bandwidth"]  # of one reader
+    read_again: bool = False  # there were too few bytes to read each once

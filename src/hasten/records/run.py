@@ -7,6 +7,8 @@ from typing import Literal, get_args
 from hasten.protocol import GRADIENT_PHASES, EndedBy, Phase, SandboxForm, StageName, StartMethod, TierName
 from hasten.records.codec import Name, Record
 from hasten.records.machine import Machine, ResourceSample
+from hasten.records.ranks import Ddp, Ranks
+from hasten.records.values import Interval, Where
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 COMPUTING: tuple[Phase, ...] = (*GRADIENT_PHASES, "optimizer", "zero_grad")
@@ -18,23 +20,6 @@ Boundary = Literal["optimizer", "backward"]
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive", "failed"]
 """The result of any comparison of speed."""
-
-
-class Where(Record, frozen=True):
-    """A place in the user's source."""
-
-    file: str
-    line: int
-    function: str = ""
-    source: str = ""  # the line itself, stripped
-
-
-class Interval(Record, frozen=True):
-    """An estimate with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Step(Record, frozen=True):
@@ -73,6 +58,16 @@ class CacheTier(Record, frozen=True):
     seconds_saved: float = 0.0  # time of preparing the hits, summed over workers
 
 
+class RemoteReads(Record, frozen=True):
+    """What a loader's cache did with remote objects (`s3://`, `https://`), from its start to the end of the run."""
+
+    num_hits: int  # objects read from the local disk
+    num_downloads: int
+    num_bytes: int  # downloaded
+    num_retries: int  # requests that failed or stalled, and were made again
+    num_direct: int  # objects that were not kept
+
+
 class LoaderFacts(Record, frozen=True):
     """A DataLoader that the script used, and the cost of its batches."""
 
@@ -107,6 +102,7 @@ class LoaderFacts(Record, frozen=True):
     decode_library: str | None = None
     cache: tuple[CacheTier, ...] = ()
     num_cache_misses: int | None = None  # None: caching is off
+    remote: RemoteReads | None = None  # None: no remote object was opened
 
     @property
     def work_seconds(self) -> float:
@@ -190,6 +186,9 @@ class Facts(Record, frozen=True):
     num_flops: float | None = None  # floating-point operations per step
     gather_seconds: float | None = None  # estimated time of gathering a batch's rows from data in memory at once
     num_training_processes: int = 1
+    ranks_per_host: int = 1  # that share the cores
+    forced_threads: bool = False  # torchrun limits each rank to one thread
+    ddps: tuple[Ddp, ...] = ()
     run_delay: float | None = None  # seconds per step that the training thread was runnable without a free core
     memory_requests: float | None = None  # requests of the GPU allocator to the driver, per step
     frameworks: tuple[str, ...] = ()
@@ -301,4 +300,5 @@ class Run(Record, frozen=True):
     sandbox: SandboxForm | None = None  # type of the sandbox; None: a real run without one
     overhead: Overhead | None = None
     timeline: Timeline | None = None
+    ranks: Ranks | None = None  # None: it trains alone
     notes: tuple[str, ...] = ()

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hasten import format
-from hasten.records import PHASES, STAGES, Breakdown, Diagnosis, Finding, LoaderFacts, Run, Stage
+from hasten.records import PHASES, STAGES, Breakdown, Caution, Diagnosis, Finding, LoaderFacts, Phase, Run, Stage
+from hasten.reports.ranks import add_ranks
 from hasten.reports.sheet import HARD_SPACE, Piece, Sheet
 from hasten.reports.surroundings import add_machine, add_overhead, add_use, cache_lines
 
@@ -22,6 +23,7 @@ _COLORS = {
     "backward": "blue",
     "optimizer": "cyan",
     "zero_grad": "bright_cyan",
+    "communication": "bright_white",
     "sync": "bright_red",
     "logging": "bright_yellow",
     "validation": "bright_magenta",
@@ -67,7 +69,8 @@ def add_bar(sheet: Sheet, breakdown: Breakdown) -> None:
 
 
 def _in_order(breakdown: Breakdown) -> list[tuple[str, float | None]]:
-    return [*((name, breakdown.phases.get(name)) for name in PHASES), ("unaccounted", breakdown.unaccounted)]
+    phases: list[Phase] = [name for name in PHASES if name in breakdown.phases or name != "communication"]
+    return [*((name, breakdown.phases.get(name)) for name in phases), ("unaccounted", breakdown.unaccounted)]
 
 
 def _glyphs(sheet: Sheet) -> str:
@@ -190,11 +193,15 @@ FULL = Detail(findings=100, because=100, because_later=100, stages=100, notes=10
 def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, record: str) -> None:
     """Add the whole card to the sheet; `record` is the path of the saved run."""
     sheet.headline(diagnosis.verdict)
+    for caution in diagnosis.cautions:
+        _add_caution(sheet, run, caution)
     sheet.gap()
     _add_step(sheet, run, diagnosis)
     add_bar(sheet, diagnosis.breakdown)
     _add_device(sheet, diagnosis)
     _add_ceiling(sheet, diagnosis)
+    if run.ranks is not None:
+        add_ranks(sheet, run.ranks)
     sheet.gap()
     add_loader(sheet, run, num_stages=detail.stages)
     sheet.gap()
@@ -210,6 +217,15 @@ def add_card(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail, re
         add_machine(sheet, run)
         if record:
             sheet.paragraph(record, label="Record")
+
+
+def _add_caution(sheet: Sheet, run: Run, caution: Caution) -> None:
+    """What is wrong with the training itself: it comes before all that costs time."""
+    sheet.paragraph(caution.title, label="Caution", label_style="bold red")
+    sheet.paragraph((f"[{caution.kind}] {caution.because}", "dim"))
+    if caution.where is not None:
+        sheet.paragraph((format.place(caution.where, directory=run.directory), "dim"))
+    sheet.paragraph((caution.remedy, "green"), lead=sheet.arrow)
 
 
 def _add_step(sheet: Sheet, run: Run, diagnosis: Diagnosis) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from hasten import format
-from hasten.records import Diagnosis, Interval, ResourceSample, Run, SandboxForm
+from hasten.records import Diagnosis, Interval, RemoteReads, ResourceSample, Run, SandboxForm
 from hasten.reports.sheet import Sheet
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)|\bCPU (?=@)")
@@ -142,6 +142,16 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def remote_lines(reads: RemoteReads | None) -> list[str]:
+    """How often remote objects were read from the disk and downloaded, and which requests had to be made again."""
+    if reads is None:
+        return []
+    line = f"remote objects: {format.count(reads.num_hits)} read from the disk"
+    line += f"; {format.count(reads.num_downloads)} downloaded ({format.size(reads.num_bytes)})"
+    line += f"; {format.count(reads.num_direct)} read directly" if reads.num_direct else ""
+    return [line + (f"; {format.count(reads.num_retries)} requests retried" if reads.num_retries else "")]
+
+
 def cache_lines(run: Run, diagnosis: Diagnosis) -> list[str]:
     """What each cache tier holds and its hit rate; without a cache, what a full one would need."""
     loader = max(run.facts.loaders, key=lambda one: one.num_cache_misses or 0, default=None)
@@ -152,7 +162,7 @@ def cache_lines(run: Run, diagnosis: Diagnosis) -> list[str]:
             hits = f"; {format.share(tier.num_hits / asked)} hit rate" if asked else ""
             filled = format.size_of(tier.num_bytes, tier.budget_bytes)
             lines.append(f"{TIERS.get(tier.name, tier.name)}: {filled}{hits}")
-        return lines
+        return [*lines, *remote_lines(loader.remote)]
     need = diagnosis.cache
     if need is None:
         return []

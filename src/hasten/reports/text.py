@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hasten import format
-from hasten.records import CheckLine, Comparison, Diagnosis, Interval, Run, Tuning
+from hasten.records import CheckLine, Comparison, Diagnosis, Interval, ReadRate, ReadRates, Run, Tuning
 from hasten.reports.card import FULL, SHORT, add_card
 from hasten.reports.sheet import Sheet
 from hasten.reports.surroundings import cpu_against_device, device_name
@@ -69,8 +69,8 @@ def print_saved(lines: Sequence[tuple[str, str, str, str]], *, console: Console)
     sheet.print()
 
 
-def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
-    """Print the state of the machine: a line for each topic, with what to change below it."""
+def print_check(lines: Sequence[CheckLine], *, console: Console, reads: ReadRates | None = None) -> None:
+    """Print the state of the machine: a line for each topic, with what to change below it; and the rates of reads."""
     sheet = Sheet(console)
     column = max((len(line.topic) + 2 for line in lines), default=0)
     for line in lines:
@@ -79,9 +79,18 @@ def print_check(lines: Sequence[CheckLine], *, console: Console) -> None:
         if line.remedy:
             sheet.paragraph((line.remedy, "green"), lead=" " * column + sheet.arrow)
     sheet.gap()
+    if reads is not None:
+        rows = [("readers", "latency", "reads/s", "rate"), *map(_read_row, reads.rates)]
+        sheet.table(rows, align="rrrr", label="Reads")
+        sheet.gap()
     counts = [(sum(line.state == state for line in lines), state) for state in _STATES]
     sheet.paragraph(", ".join(f"{number} {state}" for number, state in counts if number))
     sheet.print()
+
+
+def _read_row(rate: ReadRate) -> tuple[str, ...]:
+    shown = format.seconds(rate.latency_seconds), format.amount(rate.num_reads / rate.seconds)
+    return str(rate.num_readers), *shown, format.size_rate(rate.bytes_per_second)
 
 
 def print_before_and_after(tunings: Sequence[tuple[str, Tuning]], *, console: Console) -> None:

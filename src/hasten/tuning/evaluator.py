@@ -57,7 +57,8 @@ class Evaluator:
     keeps: bool = False  # samples or workers are kept across epochs: a second epoch must be seen
     on_launch: Callable[[str], object] = lambda _: None
     time_left: Callable[[], float] = lambda: float("inf")  # without it no more than the first seeds are run
-    whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Any] = field(default_factory=dict)  # see `metric`
+    # What waits for a run that was begun, by its settings and seed; see `metric`.
+    whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Callable[[], Any]] = field(default_factory=dict)
     launch_seconds: float = 0.0  # that the last launch took
     reference_settings: dict[tuple[tuple[str, object], ...], Settings] = field(default_factory=dict)  # see `base`
     _results: dict[tuple[tuple[tuple[str, object], ...], int, int, int], RawQuality] = field(default_factory=dict)
@@ -165,7 +166,9 @@ def check_quality(evaluator: Evaluator, settings: Settings, *, looks_again: bool
 def _check(evaluator: Evaluator, settings: Settings, checks: list[Check], *, looks_again: bool) -> None:
     baseline, plan = evaluator.evaluate({}), evaluator.evaluate(settings)
     checks += [quality.losses_seen(baseline, plan), quality.parameters_move(baseline, plan)]
-    if checks[0].state != "passed" or checks[1].state == "failed":
+    agreement = quality.ranks_agree(baseline, plan)
+    checks += [agreement] if agreement is not None else []
+    if checks[0].state != "passed" or any(check.state == "failed" for check in checks[1:]):
         return
     guarantee = weakest(settings)
     checks.append(_variety(evaluator, settings, baseline, plan))

@@ -105,6 +105,7 @@ def prove_versions(
     seconds: float = 300.0,
     patience: float = 60.0,
     root: Path = RESULTS,
+    script_output: int | None = None,
     on_progress: Progress = lambda _w, _d, _o: None,
 ) -> VersionProof:
     """Compare two versions. Raises HastenError for what the user can fix.
@@ -115,6 +116,7 @@ def prove_versions(
         seconds: what the comparison may take, about.
         patience: seconds to wait for a script's first step.
         root: where the two measured runs are kept.
+        script_output: file descriptor for what the scripts print while they are measured; None: leave it.
         on_progress: is given what is done, the seconds spent, and of how many.
     """
     began = time.monotonic()
@@ -130,7 +132,7 @@ def prove_versions(
         runs: list[Run] = []
         for version, name in ((old, "old"), (new, "new")):
             report(f"measuring the {name} version")
-            options = MeasureOptions(seconds=6.0, patience=patience, quick=True)
+            options = MeasureOptions(seconds=6.0, patience=patience, quick=True, script_output=script_output)
             run, _ = measure(version.argv, module=version.module, options=options, root=root, workspace=workspace)
             runs.append(run)
         benches = [Bench(command, workspace, patience=patience) for command in commands]

@@ -39,6 +39,7 @@ from hasten.reports.page.lanes import timeline
 from hasten.reports.page.machine import machine_over_time
 from hasten.reports.page.steps import cost_of_a_sample, phase_rows, step_times
 from hasten.reports.page.trials import forest, losses
+from hasten.reports.ranks import rank_table, summary
 from hasten.reports.surroundings import SANDBOXES, cache_lines, machine_words
 from hasten.reports.tuning import (
     VERDICTS,
@@ -101,6 +102,9 @@ def page(data: PageInput) -> str:
         best_case=_best_case(diagnosis),
         charts={chart.name: chart for chart in _charts(data)},
         findings=[_finding(number, finding, run) for number, finding in enumerate(diagnosis.findings, start=1)],
+        cautions=diagnosis.cautions,
+        ranks=summary(run.ranks) if run.ranks is not None else "",
+        rank_table=rank_table(run.ranks) if run.ranks is not None else [],
         what_ifs=[
             (change.change, format.seconds(change.step_seconds), change.because) for change in diagnosis.what_ifs
         ],
