@@ -104,6 +104,9 @@ def project(tmp_path_factory):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", *identity, *words], cwd=folder, check=True)
     write(folder / "train.py", SCRIPT.replace("epoch in", "number in"))
+    (folder / "bin").mkdir()
+    (folder / "bin" / "srun").write_text('#!/bin/sh\nexec "$@"\n')  # a Slurm of one task, for few machines have one
+    (folder / "bin" / "srun").chmod(0o755)
     for _ in range(3):
         assert hasten("diagnose", *SHORT["diagnose"], "train.py", cwd=folder).returncode == 0
     assert hasten("tune", *SHORT["tune"], "train.py", cwd=folder).returncode == 0
@@ -112,7 +115,7 @@ def project(tmp_path_factory):
 
 def hasten(*words, cwd):
     variables = environment()
-    variables["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), variables["PATH"]])
+    variables["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), str(cwd / "bin"), variables["PATH"]])
     return subprocess.run([*HASTEN, *words], cwd=cwd, env=variables, capture_output=True, text=True, timeout=240)
 
 
