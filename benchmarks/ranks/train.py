@@ -27,8 +27,10 @@ arguments = parser.parse_args()
 DELAY = arguments.delay
 fault = arguments.fault
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
+alone = fault == "data_parallel"  # one process
+if not alone:
+    dist.init_process_group("gloo")
+rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
 is_late = rank == 1
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -85,18 +87,22 @@ class Network(nn.Module):
 batch = 32 if fault == "uneven_shards" and is_late else 16
 images = Images()
 sampler = None
-if fault == "same_samples":
+if alone:
+    loader = DataLoader(images, batch)
+elif fault == "same_samples":
     loader = DataLoader(images, batch, shuffle=True)
 elif fault == "whole_dataset":
     loader = DataLoader(images, batch, shuffle=True, generator=torch.Generator().manual_seed(rank))
 else:
     sampler = DistributedSampler(images, seed=rank if fault == "unequal_seeds" else 0)
-    loader = DataLoader(images, batch, sampler=sampler)
+    loader = DataLoader(images, batch, sampler=sampler, num_workers=6 if fault == "too_many_workers" else 0)
 held_out = DataLoader(images, 64)
 
 network = Network()
 if arguments.fsdp:
     model = fully_shard(network, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
+elif alone:
+    model = nn.DataParallel(network)
 else:
     model = DistributedDataParallel(network, find_unused_parameters=fault == "unused_parameters")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -120,7 +126,8 @@ for epoch in range(1000):
         if num_steps == arguments.steps:
             if rank == 0:
                 print("seconds per step:", statistics.median(b - a for a, b in itertools.pairwise(ends[2:])))
-            dist.destroy_process_group()
+            if not alone:
+                dist.destroy_process_group()
             sys.exit()
         if fault == "late_in_script" and is_late:
             time.sleep(DELAY)

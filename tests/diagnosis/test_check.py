@@ -220,6 +220,13 @@ def test_dockers_default_shared_memory_is_bad(size, state):
     assert ("--shm-size" in found.remedy) == (state != "good")
 
 
+def test_several_numa_nodes_are_named_with_what_binds_to_one():
+    assert all(one.topic != "NUMA" for one in check(box()))
+    two = line(box(num_numa_nodes=2), "NUMA")
+    assert two.state == "unknown" and two.text.startswith("2 nodes") and "numactl" in two.remedy
+    assert "torchrun --numa-binding node" in line(gpu_box(num_numa_nodes=2), "NUMA").remedy
+
+
 def test_a_container_limit_on_memory_is_told_with_what_is_present():
     found = line(box(memory_bytes=4 * GIB, memory_available_bytes=3 * GIB), "memory")
     assert found.state == "warning"

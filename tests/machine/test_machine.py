@@ -165,6 +165,14 @@ def test_only_variables_that_bear_on_speed_are_kept():
     assert pick_environment(seen) == {"LD_PRELOAD": "x", "OMP_NUM_THREADS": "4"}
 
 
+def test_numa_nodes_are_those_with_cores(tmp_path):
+    for node, cores in enumerate(("0-7", "8-15", "")):  # the third is memory only
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cores + "\n")
+    assert machine._num_numa_nodes(tmp_path) == 2
+    assert machine._num_numa_nodes(tmp_path / "absent") == 1
+
+
 def test_nvidia_cards_are_counted_without_a_driver(tmp_path):
     write(tmp_path / "0000:01:00.0", vendor="0x10de\n", **{"class": "0x030000\n"})
     write(tmp_path / "0000:01:00.1", vendor="0x10de\n", **{"class": "0x040300\n"})  # its sound

@@ -1,5 +1,7 @@
 """Settings of DistributedDataParallel, on one rank."""
 
+import inspect
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.agent.handle import Handle
 from hasten.agent.models import Models
-from hasten.optimizations.ddp import enable_bucket_view, enable_gradients, enable_no_search
+from hasten.optimizations.ddp import _constructing, enable_batched_copy, enable_bucket_view, enable_gradients, enable_no_search
 from hasten.patches import Patches
 
 
@@ -33,6 +35,21 @@ def test_an_argument_is_set_however_the_script_passes_it(handle):
     assert DistributedDataParallel(torch.nn.Linear(2, 2)).gradient_as_bucket_view
     handle.disable()
     assert DistributedDataParallel(torch.nn.Linear(2, 2), find_unused_parameters=True).find_unused_parameters
+
+
+def test_gradients_are_copied_at_once_where_torch_can(handle):
+    enable_batched_copy(handle, True)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    train_once(model)
+    known = "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters
+    assert getattr(model, "batched_grad_copy", False) == known
+    assert bool(handle.refused) != known
+
+
+def test_an_argument_that_this_torch_lacks_is_refused(handle):
+    _constructing("of_another_torch")(handle, True)
+    DistributedDataParallel(torch.nn.Linear(2, 2))
+    assert handle.refused == ["this PyTorch's DistributedDataParallel has no of_another_torch"]
 
 
 def train_once(model):

@@ -37,6 +37,7 @@ def check(
         check_torch(machine),
         check_precision(machine),
         _cores(machine),
+        *_nodes(machine),
         _memory(machine),
         _swap(machine),
         *_shm(machine),
@@ -64,6 +65,19 @@ def _cores(machine: Machine) -> CheckLine:
         text = f"Only one core for both data loading and training: {machine.cpu}."
         return CheckLine("cores", "warning", text, "Use a machine with at least two cores.")
     return CheckLine("cores", "good", f"{present} cores, all usable: {machine.cpu}.")
+
+
+def _nodes(machine: Machine) -> Iterable[CheckLine]:
+    """Whether a process may run far from its memory, or from its GPU."""
+    if machine.num_numa_nodes < 2:
+        return
+    bound = "`torchrun --numa-binding node`" if machine.devices else "`numactl --cpunodebind 0 --membind 0`"
+    yield CheckLine(
+        "NUMA",
+        "unknown",
+        f"{machine.num_numa_nodes} nodes: cores of one reach the memory of another more slowly.",
+        f"Try to bind each process to one node, {bound}; `hasten prove` tells whether it pays.",
+    )
 
 
 def _memory(machine: Machine) -> CheckLine:

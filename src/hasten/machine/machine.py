@@ -112,6 +112,7 @@ def read_machine(*, ask_torch: bool = False) -> Machine:
         driver_cuda=driver.cuda,
         device_problem=driver.problem,
         num_nvidia_cards=_num_nvidia_cards(Path("/sys/bus/pci/devices")),
+        num_numa_nodes=_num_numa_nodes(Path("/sys/devices/system/node")),
         fault_seconds=measure_fault() if sys.platform == "linux" else None,
         libraries=_libraries(),
     )
@@ -255,6 +256,11 @@ def _num_nvidia_cards(devices: Path) -> int | None:
         for device in devices.iterdir()
         if _line(device / "vendor") == "0x10de" and _line(device / "class").startswith(("0x03", "0x12"))
     )
+
+
+def _num_numa_nodes(nodes: Path) -> int:
+    """Nodes that have cores."""
+    return max(1, sum(1 for node in nodes.glob("node[0-9]*") if _line(node / "cpulist")))
 
 
 def _line(path: Path) -> str:

@@ -75,6 +75,7 @@ GROUPS: dict[str, tuple[Optimization, ...]] = {
     "Ranks": (
         ddp.DDP_GRADIENTS,
         ddp.DDP_BUCKET_VIEW,
+        ddp.DDP_BATCHED_COPY,
         ddp.DDP_BUCKET_MB,
         ddp.DDP_NO_SEARCH,
         ddp.DDP_STATIC_GRAPH,

@@ -66,6 +66,10 @@ def _constructing(argument: str, as_argument: Callable[[Value], Any] = lambda va
     def enable(handle: Handle, value: Value) -> None:
         from torch.nn.parallel import DistributedDataParallel
 
+        if argument not in inspect.signature(DistributedDataParallel).parameters:
+            handle.refuse(f"this PyTorch's DistributedDataParallel has no {argument}")
+            return
+
         def make(original: Function) -> Function:
             signature = inspect.signature(original)
 
@@ -90,6 +94,11 @@ def enable_bucket_view(handle: Handle, value: Value) -> None:
 def enable_bucket_mb(handle: Handle, value: Value) -> None:
     """Exchange gradients in buckets of so many MiB."""
     _constructing("bucket_cap_mb")(handle, value)
+
+
+def enable_batched_copy(handle: Handle, value: Value) -> None:
+    """Copy a bucket's gradients with one operator."""
+    _constructing("batched_grad_copy")(handle, value)
 
 
 def enable_static_graph(handle: Handle, value: Value) -> None:
@@ -154,6 +163,14 @@ DDP_BUCKET_VIEW = Optimization(
     answers=("exposed_communication",),
     propose=_if_large(True, 0.05),
     enable=enable_bucket_view,
+)
+DDP_BATCHED_COPY = Optimization(
+    name="ddp_batched_copy",
+    title="DistributedDataParallel copies all gradients of a bucket at once (PyTorch 2.14)",
+    guarantee="rounding",
+    answers=("exposed_communication",),
+    propose=_if_large(True, 0.03),
+    enable=enable_batched_copy,
 )
 DDP_BUCKET_MB = Optimization(
     name="ddp_bucket_mb",

@@ -46,6 +46,7 @@ class Machine(Record, frozen=True):
     device_problem: str | None = None  # why NVML is installed but does not work
     num_nvidia_cards: int | None = None  # NVIDIA display controllers on the PCI bus, with or without a driver
     fault_seconds: float | None = None  # to fault in a page of memory and give it back; None: not measured
+    num_numa_nodes: int = 1  # with memory of their own
     libraries: dict[str, str] = {}  # versions by name of package or bundled library: Pillow, libjpeg-turbo ...
 
 
