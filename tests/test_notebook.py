@@ -33,7 +33,9 @@ def train(num_steps=10**9, *, seconds=60.0, saves=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(640, 32), torch.randint(0, 4, (640,)))
     done = 0
-    until = time.monotonic() + seconds  # from here on: the first optimizer of a process makes torch import for seconds
+    until = (
+        time.monotonic() + seconds
+    )  # from here on: the first optimizer of a process makes torch import for seconds
     while done < num_steps and time.monotonic() < until:
         for rows, labels in DataLoader(data, batch_size=32):
             optimizer.zero_grad()

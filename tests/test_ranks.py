@@ -14,6 +14,9 @@ import pytest
 from command import HASTEN, environment, running_in
 from PIL import Image
 
+from hasten.launch.side import Bench
+from hasten.protocol import LaunchSpec
+
 TRAIN = Path(__file__).parents[1] / "benchmarks" / "ranks" / "train.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
 
@@ -99,6 +102,14 @@ def test_an_optimization_is_tried_in_all_ranks_in_the_same_steps(tmp_path):
     steps = [set(lines) for ranks in launches.values() for lines in zip(*ranks, strict=False)]
     assert any("False" in line for lines in steps for line in lines)
     assert [lines for lines in steps if len(lines) > 1 and "" not in lines] == []
+
+
+def test_what_ranks_learn_is_seen_in_the_steps_that_are_asked_for(tmp_path, workspace):
+    """As for the quality check of a tuning run, or of `hasten prove`."""
+    bench = Bench([*TORCHRUN, os.fspath(TRAIN), "healthy"], workspace, patience=100.0)
+    spec = LaunchSpec(mode="first steps", seconds=20.0, num_steps=8, quality=8)
+    learned = bench.run(spec=spec, environment={}).quality
+    assert len(learned.losses) >= 8 and len(learned.batches) == 8 and learned.ranks_agree
 
 
 CACHED = """

@@ -67,7 +67,7 @@ class SlowBackward(torch.autograd.Function):
 class Network(nn.Module):
     def __init__(self):
         super().__init__()
-        self.start = nn.Conv2d(3, 16, 3, padding=1, stride=8 if fault == "unused_parameters" else 1)
+        self.start = nn.Conv2d(3, 16, 3, padding=1, stride=8 if fault in ("unused_parameters", "small") else 1)
         self.middle = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(4)))
         width = {"communication": 3000, "slow_network": 1500}.get(fault, 16)
         self.wide = nn.Linear(16, width)
@@ -95,7 +95,7 @@ elif fault == "whole_dataset":
     loader = DataLoader(images, batch, shuffle=True, generator=torch.Generator().manual_seed(rank))
 else:
     sampler = DistributedSampler(images, seed=rank if fault == "unequal_seeds" else 0)
-    loader = DataLoader(images, batch, sampler=sampler, num_workers=6 if fault == "too_many_workers" else 0)
+    loader = DataLoader(images, batch, sampler=sampler)
 held_out = DataLoader(images, 64)
 
 network = Network()

@@ -31,6 +31,7 @@ from typing import Any
 
 from sources import CACHE, HERE, Script, apply, leftovers, prepare, restore, scripts
 
+from hasten.machine.machine import read_machine
 from hasten.optimizations.catalog import CATALOG
 from hasten.records import Interval, Tuning, from_json
 
@@ -69,6 +70,9 @@ def measure(script: Script, *, parts: list[str], again: bool, budget: float) -> 
     scratch = CACHE / "results" / script.name
     scratch.mkdir(parents=True, exist_ok=True)
     wanted = [part for part in parts if again or part not in found]
+    machine = read_machine()
+    if wanted:
+        keep(machine={"cpu": machine.cpu, "features": machine.cpu_features, "torch": machine.torch})
     keep(repository=script.repository, commit=script.commit, tags=script.tags, healthy=script.healthy)
     if "diagnose" in wanted:
         keep(diagnose=_diagnosed(script, directory, variables, scratch))

@@ -120,7 +120,7 @@ class LaunchSpec:
 
     mode: Mode = "measure"
     seconds: float = math.inf
-    num_steps: int | None = None  # "measure": at most; "first steps": exactly
+    num_steps: int | None = None  # "measure": at most; "first steps": exactly, of several ranks at least
     full: bool = False  # "hold": mark every phase
     fixes: tuple[FixSpec, ...] = ()
     start_seconds: float = 0.0  # that the fixes may take before the first step

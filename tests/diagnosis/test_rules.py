@@ -5,7 +5,7 @@ import pytest
 from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, STEP, hot, loader, machine, run, samples, steps, sync, tried
 
 from hasten.measurement.diagnose import KINDS, diagnose
-from hasten.records import CopyFacts, Exchange, Interval, Late, ModelFacts, RankRow, Ranks, Stage, Where
+from hasten.records import CopyFacts, Ddp, Exchange, Interval, Late, ModelFacts, RankRow, Ranks, Stage, Where
 
 REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}
 WAITS = {"data_wait": 0.06, **REST}
@@ -237,6 +237,24 @@ def test_a_finding_says_what_it_is_why_and_what_to_do(kind):
     finding = diagnose(CASES[kind][0]).findings[0]
     assert finding.title and finding.because and finding.remedy
     assert all(isinstance(reason, str) and "None" not in reason for reason in finding.because)
+
+
+def test_the_exchange_for_unused_parameters_is_named_where_there_are_none():
+    def found(**changes):
+        ddp = Ddp(
+            **{
+                "num_bytes": 4000,
+                "find_unused": True,
+                "unused_bytes": 0,
+                "static_graph": False,
+                "bucket_view": False,
+                **changes,
+            }
+        )
+        return diagnose(run(ranks=ranks(transfer=0.04), facts={"ddps": (ddp,)})).findings[0]
+
+    assert found().remedy.startswith("Leave find_unused_parameters out")
+    assert "find_unused" not in found(find_unused=False).remedy + found(unused_bytes=400).remedy
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.agent.handle import Handle
 from hasten.agent.models import Models
-from hasten.optimizations.ddp import _constructing, enable_batched_copy, enable_bucket_view, enable_gradients, enable_no_search
+from hasten.optimizations.ddp import (
+    _constructing,
+    enable_batched_copy,
+    enable_bucket_view,
+    enable_gradients,
+    enable_no_search,
+)
 from hasten.patches import Patches
 
 

@@ -172,9 +172,13 @@ class Together:
             self._propose(done, ended())
         return self._turn is not None and done >= self._turn.step
 
-    def take(self) -> History:
-        """All turn now: the history by which each of them continues."""
-        assert self._turn is not None
+    def take(self) -> History | None:
+        """All turn now: the history by which each of them continues; None where that needs no agreement.
+
+        It needs none where the first step is all of the warm-up, on every rank.
+        """
+        if self._turn is None:
+            return None
         history = self._turn.history
         self._turn, self._proposed = None, False
         self._number += 1

@@ -238,7 +238,8 @@ class Session:
         if scheduler.segment is None:
             self._before = run_delay(), cuda.memory_requests()
             self.loaders.begin()
-        scheduler.end(self._ended(now) if self._together is None else self._together.take())
+        agreed = self._together.take() if self._together is not None else None
+        scheduler.end(agreed or self._ended(now))
         segment = scheduler.upcoming() if scheduler.history.num_spans < MOST_SPANS else None
         if segment is None:
             self.finish("hasten")

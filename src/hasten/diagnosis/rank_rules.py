@@ -186,10 +186,14 @@ def _communication(case: Case, ranks: Ranks) -> Finding | None:
     num_bytes = sum(ddp.num_bytes for ddp in case.facts.ddps)
     if num_bytes:
         because.append(f"{format.size(num_bytes)} of gradients in every step, over {ranks.backend}")
+    remedy = "Accumulate gradients under no_sync(), or exchange them in bfloat16 (`ddp_gradients`)."
+    if any(ddp.find_unused and not ddp.unused_bytes for ddp in case.facts.ddps):
+        because.append("find_unused_parameters makes one more exchange in every step, and all parameters were used")
+        remedy = "Leave find_unused_parameters out, unless a branch of the model may be skipped. " + remedy
     return Finding(
         kind="exposed_communication",
         title="Ranks exchange gradients while nothing is computed",
         recoverable=own,
         because=tuple(because),
-        remedy="Accumulate gradients under no_sync(), or exchange them in bfloat16 (`ddp_gradients`).",
+        remedy=remedy,
     )
