@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search bench-edits regress wild gpu-day gpu-wheels clean
+.PHONY: help venv test test-all lint check generated release-check docs bench-overhead bench-diagnosis bench-by-hand bench-loader bench-tune bench-honesty bench-search bench-edits bench-ranks bench-hosts bench-remote bench-ray regress wild gpu-day gpu-wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,18 @@ bench-search: venv ## what the search finds against every combination of the sam
 
 bench-edits: venv ## hasten prove on 20 planted edits of training scripts: 10 faster, 5 that do nothing, 5 harmful
 	$(BIN)/python benchmarks/edits.py
+
+bench-ranks: venv ## planted faults of three ranks, what watching costs, and many simulated ranks; ONLY="planted delays"
+	$(BIN)/python benchmarks/ranks.py $(if $(ONLY),--only $(ONLY))
+
+bench-hosts: venv ## two hosts on a slow network, as root: network namespaces and tc
+	$(BIN)/python benchmarks/two_hosts.py
+
+bench-remote: venv ## a data set behind a slow HTTP server, against the least that delay and bandwidth allow
+	$(BIN)/python benchmarks/remote.py
+
+bench-ray: venv ## samples made on a Ray cluster of three nodes on this machine, beside local workers
+	$(BIN)/python benchmarks/ray_workers.py
 
 regress: venv ## this checkout against another commit, in turn; BASE=COMMIT [HEAD=COMMIT] [ONLY="size commands"]
 	$(BIN)/python benchmarks/regress.py $(BASE) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))

@@ -82,6 +82,7 @@ def can_be_run(words):
     needs_runs = words[0] == "compare" and len([w for w in words if not w.startswith("-")]) < 3
     needs_runs = needs_runs or words[0] == "merge"  # of several hosts
     needs_hosts = "--nnodes" in words or "--runs-on" in words
+    needs_hosts = needs_hosts or any(w.startswith(("--numa", "NCCL_")) for w in words)  # several GPUs
     needs_name = words in {("explain",), ("help",), ("completion",)}
     return not (needs_script or needs_runs or needs_hosts or needs_name)
 

@@ -76,7 +76,7 @@ def _nodes(machine: Machine) -> Iterable[CheckLine]:
         "NUMA",
         "unknown",
         f"{machine.num_numa_nodes} nodes: cores of one reach the memory of another more slowly.",
-        f"Try to bind each process to one node, {bound}; `hasten prove` tells whether it pays.",
+        f"Try to bind each process to one node, {bound}; `hasten prove` shows whether it pays.",
     )
 
 

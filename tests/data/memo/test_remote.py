@@ -25,6 +25,8 @@ from hasten.data.memo import download, ledger, remote, remote_calls
 from hasten.data.memo.memo import open_memo
 from hasten.data.memo.remote_calls import building_samples
 from hasten.data.memo.table import memoizing as memoizing_libraries
+from hasten.data.workers import builder
+from hasten.data.workers.read_ahead import ReadAhead
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="remote objects are held on POSIX systems")
 forking = multiprocessing.get_context("fork")
@@ -619,6 +621,23 @@ def test_leaving_an_epoch_gives_up_what_was_fetched_ahead(server, folder):
                 break
         del loader
     assert leftovers(folder) == [], "no unfinished file"
+
+
+def test_nothing_is_fetched_ahead_once_an_epoch_has_found_all_of_it(server, folder, monkeypatch):
+    epochs = []
+    monkeypatch.setattr(
+        builder, "ReadAhead", lambda *given, **named: epochs.append("ahead") or ReadAhead(*given, **named)
+    )
+    loader = Loader(Objects(server.fill(20)), batch_size=4, disk_cache="1 GiB", shuffle=True)
+    for _ in range(4):
+        epochs.append("epoch")
+        list(loader)
+    assert epochs == ["epoch", "ahead", "epoch", "ahead", "epoch", "epoch"], (
+        "the first downloads, the second finds all"
+    )
+    next(iter(loader))
+    list(loader)
+    assert epochs[-1] == "ahead", "an epoch that was left has not shown that all is there"
 
 
 def test_a_sample_that_raises_keeps_its_own_exception(server):

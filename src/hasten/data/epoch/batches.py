@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import pickle
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
@@ -49,12 +49,11 @@ class BatchIterator(BaseIterator):
         self._repeats = Repeats(loader.sampler)
         self._options = options
         self._slots = state.prepare(loader, options)
-        memo = state.memo or current()
-        reads_ahead = memo is not None and memo.remote is not None and "fsspec" in sys.modules
+        reads_ahead = state.reads_ahead(_length(loader.sampler))
         order = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._lookahead = Lookahead(order, num_samples=AHEAD) if reads_ahead else None
         super().__init__(loader, state)
-        self._config, self._pool = state.start_pool(loader, options, self._base_seed)
+        self._config, self._pool = state.start_pool(loader, options, self._base_seed, reads_ahead=reads_ahead)
         self._counts = state.counts
         self._replace = options.on_error == "replace"
         self._most_replaced = options.max_error_rate
@@ -366,3 +365,11 @@ class BatchIterator(BaseIterator):
     def __del__(self) -> None:
         if hasattr(self, "_pool"):
             self._pool.close()  # before the slots it writes to are reused
+
+
+def _length(sampler: Iterable[Any]) -> float:
+    """The number of a sampler's indices; infinity where it does not know it."""
+    try:
+        return len(cast("Sized", sampler))
+    except TypeError:
+        return math.inf

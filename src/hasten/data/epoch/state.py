@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,7 +23,8 @@ from hasten.data.layout.slots import Slots
 from hasten.data.layout.tree import Layout
 from hasten.data.memo.budget import Forecast, available_memory
 from hasten.data.memo.folders import FolderSamples, folder_samples, is_threadable
-from hasten.data.memo.memo import Memo, MemoCounts, key_of_host, open_memo
+from hasten.data.memo.memo import Memo, MemoCounts, current, key_of_host, open_memo
+from hasten.data.memo.remote import RemoteCounts
 from hasten.data.workers.pool import InlinePool, WorkerPool
 from hasten.data.workers.processes import ProcessPool
 from hasten.data.workers.ray_checks import ClusterReport
@@ -83,6 +85,8 @@ class LoaderState:
     """What the workers on a Ray cluster found before they started."""
     _before: MemoCounts | None = None
     """The memo's counts before this loader used it."""
+    _remote_before: RemoteCounts | None = None
+    """The counts of remote objects when the last epoch began."""
     owner: int = field(default_factory=os.getpid)
 
     def take_resumed(self) -> Position | None:
@@ -114,8 +118,19 @@ class LoaderState:
         counts = None if self.memo is None else self.memo.counts()
         return counts if counts is None or self.tier is None else self.tier.add_counts_to(counts)
 
+    def reads_ahead(self, num_samples: float) -> bool:
+        """Return whether coming remote objects are fetched: no longer once an epoch has found all of them on the disk."""
+        memo = self.memo or current()
+        if memo is None or memo.remote is None or "fsspec" not in sys.modules:
+            return False
+        before, now = self._remote_before, memo.remote.counts()
+        self._remote_before = now
+        if before is None or now.num_hits - before.num_hits < num_samples:
+            return True
+        return now.num_downloads > before.num_downloads or now.num_direct > before.num_direct
+
     def start_pool(
-        self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int
+        self, loader: DataLoader[Any], options: LoaderOptions, base_seed: int, *, reads_ahead: bool
     ) -> tuple[WorkerConfig, WorkerPool]:
         """Start the workers of one iterator; return their configuration and the pool."""
         assert self.slots is not None
@@ -132,6 +147,7 @@ class LoaderState:
             max_workers=MAX_PER_CORE * usable_cores() if options.adjusts_workers else loader.num_workers,
             init=loader.worker_init_fn,
             memo=self.memo,
+            reads_ahead=reads_ahead,
         )
         if options.workers == "ray":
             number = None if options.adjusts_workers else loader.num_workers

@@ -87,7 +87,8 @@ class SampleBuilder:
         """For each sample copied from the cache: a function that says whether its cache entry is unchanged."""
         self._result = Result(-1, 0, 0)
         """The result of the current task."""
-        remote = memo.remote if (memo := config.memo or current()) is not None else None
+        memo = config.memo or current()
+        remote = memo.remote if memo is not None and config.reads_ahead else None
         readers = -(-READERS // max(1, config.num_workers))
         self._ahead = None if remote is None else ReadAhead(config.dataset, remote, num_threads=readers)
 

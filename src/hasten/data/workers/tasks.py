@@ -129,6 +129,8 @@ class WorkerConfig:
     """The largest number of workers at any time."""
     init: Callable[[int], None] | None
     memo: Memo | None
+    reads_ahead: bool
+    """Fetch the remote objects of coming samples."""
 
 
 def note_of(notes: memoryview, number: int) -> memoryview:
