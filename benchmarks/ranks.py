@@ -68,6 +68,7 @@ CATEGORIES = {  # of benchmarks/ranks/unseen/expected.json: what must be named f
     "overlapping samples": ("overlapping_samples", None),
     "same order every epoch": ("same_order", None),
 }
+USUAL_STEP = 0.07  # seconds of the healthy step where the faults got their size; on slower machines they are larger
 DELAY = 0.03  # seconds that a late rank is late, in benchmarks/ranks/train.py
 
 
@@ -85,8 +86,9 @@ def main() -> None:
 def planted() -> dict[str, Any]:
     """Every fault under `hasten diagnose --quick`, and healthy training with DDP and FSDP2."""
     found: dict[str, Any] = {}
+    scale = max(1.0, _diagnosed(["healthy"])["run"]["ranks"]["step_seconds"] / USUAL_STEP)
     for fault, expected in {**FAULTS, **IN_ONE_PROCESS, "healthy --fsdp": None}.items():
-        answer = _diagnosed(fault.split(), alone=fault in IN_ONE_PROCESS)
+        answer = _diagnosed([*fault.split(), "--scale", f"{scale:.2f}"], alone=fault in IN_ONE_PROCESS)
         diagnosis, ranks = answer["diagnosis"], answer["run"].get("ranks") or {}
         named = [one["kind"] for one in (*diagnosis.get("cautions", ()), *diagnosis["findings"])]
         late = ranks.get("late") or {}
@@ -97,13 +99,13 @@ def planted() -> dict[str, Any]:
             and (fault != "unused_parameters" or "find_unused_parameters" in diagnosis["findings"][0]["remedy"]),
             "late_ranks": late.get("ranks"),
             "late_phase": late.get("phase"),
-            "excess_of_delay": late["excess"] / DELAY if late and fault.startswith("late") else None,
+            "excess_of_delay": late["excess"] / (scale * DELAY) if late and fault.startswith("late") else None,
             "step_seconds": ranks.get("step_seconds"),
             "verdict": diagnosis["verdict"],
         }
         print(fault, named, "right" if found[fault]["right"] else "WRONG", late.get("phase", ""), flush=True)
     print(sum(one["right"] for one in found.values()), "of", len(found), "right")
-    return {"load": os.getloadavg(), "faults": found}
+    return {"load": os.getloadavg(), "scale": scale, "faults": found}
 
 
 def unseen() -> dict[str, Any]:

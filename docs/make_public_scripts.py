@@ -17,7 +17,7 @@ TEXT = """# Public training scripts
 
 Does hasten name the right cause, and find the best plan, on scripts that nobody here wrote? `benchmarks/wild/` has a manifest of {number} public training scripts of {repositories} repositories: vision, segmentation, detection, GANs, diffusion, language, speech, tables, graphs, reinforcement learning, time series; plain loops, Lightning, Accelerate, Transformers, fastai, timm, Ignite, Keras, skorch; with and without a DataLoader. Each entry pins a commit, the command, and how its data is made: the scripts' own data sets cannot be downloaded here, so generated data of the same form takes their place. Where a script needs a newer library's spelling, a changed path or fewer epochs, the entry lists the edit.
 
-For each script, on an otherwise idle machine with two cores of a server CPU (bfloat16 instructions) and no GPU:
+For each script, on an otherwise idle machine with two cores of a server CPU and no GPU (with bfloat16 instructions, unless the raw result names a CPU without them):
 
 - `hasten diagnose` and `hasten tune --budget 300s`, as a user would.
 - **The best of all settings**: every optimization alone beside the unmodified script, in launches that take turns; what gains more than 2% in one round takes part in the next, of three; then the same on top of the best, until nothing gains. This search asks none of hasten's rules.

@@ -23,8 +23,10 @@ parser.add_argument("fault", nargs="?", default="healthy")
 parser.add_argument("--fsdp", action="store_true")
 parser.add_argument("--steps", type=int, default=0, help="end after so many, and print the median step")
 parser.add_argument("--delay", type=float, default=0.03, help="seconds that a late rank is late")
+parser.add_argument("--scale", type=float, default=1.0, help="how many times as large a fault is, on slower machines")
 arguments = parser.parse_args()
-DELAY = arguments.delay
+SCALE = arguments.scale
+DELAY = SCALE * arguments.delay
 fault = arguments.fault
 
 alone = fault == "data_parallel"  # one process
@@ -69,7 +71,7 @@ class Network(nn.Module):
         super().__init__()
         self.start = nn.Conv2d(3, 16, 3, padding=1, stride=8 if fault in ("unused_parameters", "small") else 1)
         self.middle = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(4)))
-        width = {"communication": 3000, "slow_network": 1500}.get(fault, 16)
+        width = {"communication": int(3000 * SCALE**0.5), "slow_network": 1500}.get(fault, 16)
         self.wide = nn.Linear(16, width)
         self.deep = nn.Linear(width, width)
         self.end = nn.Linear(self.deep.out_features, 10)
@@ -132,11 +134,11 @@ for epoch in range(1000):
         if fault == "late_in_script" and is_late:
             time.sleep(DELAY)
         if fault == "exchange":
-            for _ in range(40):
+            for _ in range(int(40 * SCALE)):
                 value = loss.detach().clone()
                 dist.all_reduce(value)
         if fault == "barrier":
-            for _ in range(20):
+            for _ in range(int(20 * SCALE)):
                 dist.barrier()
         if fault == "validation" and rank == 0 and num_steps % 10 == 0:
             network.eval()
