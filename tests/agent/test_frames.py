@@ -1,5 +1,6 @@
 """Whose line is running. A second thread looks which line is running."""
 
+import gc
 import itertools
 import json
 import sys
@@ -146,3 +147,35 @@ def test_a_thread_that_computes_in_python_alone_is_met_there():
     assert {place[2] for place, _ in sampler.seconds if place} == {
         "test_a_thread_that_computes_in_python_alone_is_met_there"
     }
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="others collect garbage between two instructions alone")
+def test_no_garbage_is_collected_while_another_threads_frames_are_looked_at():
+    """Else the other thread may return from a frame whose object is being made, and the process dies."""
+    meanwhile = []
+
+    def collecting(_phase, _info):
+        frame = sys._getframe(1)
+        while frame is not None:
+            meanwhile.extend([frame.f_lineno] if frame.f_code is user_place.__code__ else [])
+            frame = frame.f_back
+
+    names = {}
+    exec("def deep(calls): return deep(calls - 1) + 1 if calls else sum(range(3000))", names)  # in no file of a user
+    sampler, threshold = (
+        LineSampler(threading.get_ident(), lambda: "script", switch_interval=5e-4),
+        gc.get_threshold(),
+    )
+    gc.callbacks.append(collecting)
+    gc.set_threshold(1)
+    sampler.running(True)
+    try:
+        until = time.perf_counter() + 0.5
+        while time.perf_counter() < until:
+            names["deep"](50)
+    finally:
+        sampler.end()
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collecting)
+    assert gc.isenabled() and sum(sampler.seconds.values()) > 0.1
+    assert not meanwhile

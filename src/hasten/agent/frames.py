@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import CodeType, FrameType, TracebackType
@@ -110,6 +112,23 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
 PERIOD = 0.01
 
 
+@contextmanager
+def _frames_stay() -> Generator[None]:
+    """While another thread's frames are looked at, this thread collects no garbage.
+
+    Python 3.11 makes the object of a frame when it is first asked for, and may collect garbage while it does. What then
+    runs lets the other thread continue, and return from that very frame: its memory is another's when the object is made.
+    """
+    collects = sys.version_info[:2] == (3, 11) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class LineSampler:
     """Samples one thread while `running`."""
 
@@ -172,10 +191,11 @@ class LineSampler:
                 return
             pause.wait(PERIOD)
             now = perf_counter()
-            # Both are read under one hold of the interpreter lock, so they belong together.
-            frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
-            phase = self._phase()
-            if frame is not None and last is not None and self._run.is_set():
-                self.seconds[user_place(frame), phase] += now - last
+            with _frames_stay():
+                # Both are read under one hold of the interpreter lock, so they belong together.
+                frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
+                phase = self._phase()
+                if frame is not None and last is not None and self._run.is_set():
+                    self.seconds[user_place(frame), phase] += now - last
             last = now
             del frame
