@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,10 @@ def ask(tmp_path, monkeypatch, capfd):
 @pytest.fixture(autouse=True)
 def no_hook_outlives_a_test():
     assert hooks_left() == [], "an earlier test or import left hooks behind"
+    threads = {*threading.enumerate()}
     yield
     if hooks_left():
         gc.collect()  # an exception's traceback may hold the iterator that raised it
     assert hooks_left() == [], "this test left hooks behind"
+    left = [thread for thread in threading.enumerate() if thread.name == "hasten-lines" and thread not in threads]
+    assert left == [], "this test left a thread behind that samples lines"

@@ -15,6 +15,8 @@ from hasten.agent.steps import MOST_OTHERS
 from hasten.protocol import Status, files_of, read
 from hasten.raw_run import RawFacts, RawModel, RawRun
 
+made = []
+
 
 @pytest.fixture
 def ended(monkeypatch):
@@ -22,12 +24,15 @@ def ended(monkeypatch):
     gone = []
     monkeypatch.setattr(session_module, "leave", gone.append)
     monkeypatch.setattr(segments, "WARM_SECONDS", 0.0)
-    return gone
+    yield gone
+    while made:
+        made.pop().sampler.end()
 
 
 def make(folder, *segments):
     models = types.SimpleNamespace(discover=lambda **_: None, settle=lambda: None)
     session = Session(folder, history=History(), marks=Marks(), models=models)
+    made.append(session)
     session.scheduler.follow(iter(segments or [Segment(name="plain", min_seconds=3600.0)]))
     return session
 
