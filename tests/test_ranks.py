@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -164,17 +165,40 @@ def test_the_ranks_of_a_host_fill_one_cache_in_memory(tmp_path):
     assert len({one[3] for one in seen}) == 1, "it is one"
 
 
-def test_tasks_of_slurm_with_a_hasten_each_meet_through_their_own_store(tmp_path):
-    """As with `srun -n 2 hasten diagnose python train.py`."""
+def tasks_of_slurm(*words, cwd):
+    """As `srun -n 2 WORDS`, each task in a folder of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    words = [*HASTEN, "diagnose", "--quick", "--seconds", "4", "--json", sys.executable, os.fspath(TRAIN), "healthy"]
     tasks = []
     for rank in "01":
-        (tmp_path / rank).mkdir()
+        (cwd / rank).mkdir()
         own = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SLURM_PROCID": rank}
-        tasks.append(subprocess.Popen(words, cwd=tmp_path / rank, env=environment() | own, stdout=subprocess.PIPE))
+        given = {"cwd": cwd / rank, "env": environment() | own, "stdout": subprocess.PIPE, "start_new_session": True}
+        tasks.append(subprocess.Popen(words, **given))
+    return tasks
+
+
+def test_tasks_of_slurm_with_a_hasten_each_meet_through_their_own_store(tmp_path):
+    words = [*HASTEN, "diagnose", "--quick", "--seconds", "4", "--json", sys.executable, os.fspath(TRAIN), "healthy"]
+    tasks = tasks_of_slurm(*words, cwd=tmp_path)
     first, second = (json.loads(task.communicate(timeout=120)[0])["run"]["ranks"] for task in tasks)
     assert [row["rank"] for row in first["rows"]] == [0, 1] and [row["rank"] for row in second["rows"]] == [1]
     assert first["num_steps"] == second["num_steps"]
+
+
+def test_a_host_that_dies_is_named_with_the_steps_until_then(tmp_path):
+    (tmp_path / "train.py").write_text(SWITCHED)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        script = [sys.executable, os.fspath(tmp_path / "train.py"), folder]
+        first, second = tasks_of_slurm(*HASTEN, "diagnose", "--seconds", "60", "--json", *script, cwd=tmp_path)
+        until = time.monotonic() + 100
+        while sum(len(path.read_bytes().splitlines()) for path in Path(folder).glob("*-1")) < 300:
+            assert time.monotonic() < until and first.poll() is None
+            time.sleep(0.2)
+        os.killpg(second.pid, signal.SIGKILL)
+        found = json.loads(first.communicate(timeout=120)[0])
+    second.communicate(timeout=60)
+    assert first.returncode not in (0, None)
+    assert found["run"]["ranks"]["missing"] == [1] and len(found["run"]["steps"]) > 20
+    assert any("rank 1" in note and "may have ended" in note for note in found["run"]["notes"])

@@ -34,10 +34,7 @@ DATA: tuple[FindingKind, ...] = (
     "shallow_prefetch",
 )
 OWN_CODE: tuple[FindingKind, ...] = ("sync_points", "logging_each_step", "script_bound")
-RANKS: tuple[FindingKind, ...] = (
-    "straggler",
-    "uneven_steps",
-    "uneven_shards",
+COMMUNICATION: tuple[FindingKind, ...] = (
     "exposed_communication",
     "rank_exchange",
     "rank_validation",
@@ -45,6 +42,9 @@ RANKS: tuple[FindingKind, ...] = (
     "unused_parameters",
 )
 ANYWHERE: tuple[FindingKind, ...] = (
+    "straggler",
+    "uneven_steps",
+    "uneven_shards",
     "busy_machine",
     "memory_full",
     "thread_contention",
@@ -196,8 +196,8 @@ def _bound_by(kind: FindingKind) -> str | None:
         return f"{rare}-bound"
     if kind in OWN_CODE:
         return "bound by the script's own code"
-    if kind in RANKS:
-        return None if kind in ("straggler", "uneven_steps", "uneven_shards") else "communication-bound"
+    if kind in COMMUNICATION:
+        return "communication-bound"
     return "data-bound" if kind in DATA else "compute-bound"
 
 
