@@ -84,6 +84,13 @@ def test_ranks_that_are_late_in_turn_are_uneven_and_none_is_late():
     assert ranks.imbalance == pytest.approx(0.037, abs=0.01)  # P(one is late) * 0.1 - a third of 0.1
 
 
+def test_in_a_few_noisy_steps_turns_are_not_taken_for_one_rank():
+    for seed in range(50):
+        draw = random.Random(seed)
+        turns = [[draw.choice([0.1, 0.1, 0.2]) + draw.gauss(0, 0.004) for _ in range(15)] for _ in range(3)]
+        assert compare(together(turns)).late is None
+
+
 def test_waits_for_a_core_are_neither():
     contended = [rank(0, waits=0.04), rank(1, own=0.13, run_delay=0.03), rank(2, waits=0.04)]
     assert compare(contended).late is None

@@ -36,7 +36,7 @@ FILE = "ranks.json"  # in a run's folder
 MOST_STEPS = 2000  # of a rank, the last ones
 FEWEST_STEPS = 5
 LATE = 0.05  # share of the step from which a rank's own time is longer than the others'
-MOSTLY = 0.6  # share of the steps in which it is last
+MOSTLY = 0.6  # share of the steps in which it is last by that much
 ALONE = 0.5  # of the time that another rank spends on validation or a checkpoint: less counts as none
 SURE = 8  # samples of one index that two ranks have both seen
 EQUAL = 0.95  # share of them that are equal where the ranks have the same dataset
@@ -215,7 +215,9 @@ def _late(columns: Sequence[_Columns], step: float) -> Late | None:
     steps = range(len(columns[0].own))
     saved = [max(c.own[k] for c in columns) - max(c.own[k] for c in others) for k in steps]
     interval = mean_interval(saved)
-    share = sum(s > 0 for s in saved) / len(saved)
+    share = sum(s >= LATE * step for s in saved) / len(
+        saved
+    )  # where ranks take turns, noise decides who is last of two
     if interval.low <= 0 or interval.value < LATE * step or share < MOSTLY:
         return None
     excess: dict[Phase, float] = {}
