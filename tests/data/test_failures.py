@@ -74,6 +74,13 @@ def test_a_sample_is_replaced_by_one_of_its_batch_for_any_number_of_workers(coll
     assert numbers.isdisjoint({0, 9, 40})
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("collate_fn", [None, list], ids=["rows", "whole"])
+def test_the_warning_about_a_replaced_sample_says_what_its_exception_said(collate_fn, num_workers):
+    with pytest.warns(UserWarning, match=r"sample 9 could not be built.*ValueError\('9 is torn'\)"):
+        list(Loader(Failing((9,)), 4, num_workers=num_workers, on_error="replace", collate_fn=collate_fn))
+
+
 def test_a_large_sample_that_fails_is_raised_or_replaced():
     with pytest.raises(ValueError, match="9 is torn"):
         list(Loader(Large(Failing((9,))), 7, num_workers=1))
