@@ -86,7 +86,7 @@ def main() -> None:
 def planted() -> dict[str, Any]:
     """Every fault under `hasten diagnose --quick`, and healthy training with DDP and FSDP2."""
     found: dict[str, Any] = {}
-    scale = max(1.0, _diagnosed(["healthy"])["run"]["ranks"]["step_seconds"] / USUAL_STEP)
+    scale = _scale()
     for fault, expected in {**FAULTS, **IN_ONE_PROCESS, "healthy --fsdp": None}.items():
         answer = _diagnosed([*fault.split(), "--scale", f"{scale:.2f}"], alone=fault in IN_ONE_PROCESS)
         diagnosis, ranks = answer["diagnosis"], answer["run"].get("ranks") or {}
@@ -128,14 +128,21 @@ def delays(times: int = 5) -> dict[str, Any]:
     """What a rank is said to be late by, over what it is, in so many diagnoses of each place of the delay."""
     late = [fault for fault in FAULTS if fault.startswith("late")]
     found: dict[str, list[float]] = {fault: [] for fault in late}
+    scale = _scale()
     for fault in late * times:
-        found[fault].append(_diagnosed([fault])["run"]["ranks"]["late"]["excess"] / DELAY)
+        ranks = _diagnosed([fault, "--scale", f"{scale:.2f}"])["run"]["ranks"]
+        found[fault].append(ranks["late"]["excess"] / (scale * DELAY) if "late" in ranks else 0.0)
     shares: dict[str, Any] = {}
     for fault, ratios in found.items():
         interval = mean_interval(ratios)
         shares[fault] = {"ratios": ratios, "mean": [interval.value, interval.low, interval.high]}
         print(fault, " to ".join(f"{value:.3f}" for value in shares[fault]["mean"]))
-    return {"load": os.getloadavg(), "delays": shares}
+    return {"load": os.getloadavg(), "scale": scale, "delays": shares}
+
+
+def _scale() -> float:
+    """How much larger the faults must be on this machine to stay the same share of a step."""
+    return max(1.0, _diagnosed(["healthy"])["run"]["ranks"]["step_seconds"] / USUAL_STEP)
 
 
 def _diagnosed(arguments: list[str], script: Path = HERE / "ranks" / "train.py", *, alone: bool = False) -> Any:
