@@ -198,6 +198,7 @@ CASES = {
         rarely("checkpoint", facts={"steps_per_checkpoint": 5.0}, ranks=ranks()),
     ),
     "unused_parameters": (fixed("unused_parameters"), fixed("unused_parameters", None)),
+    "too_many_threads": (fixed("too_many_threads"), fixed("too_many_threads", None)),
     "few_threads": (fixed("few_threads"), fixed("few_threads", None)),
 }
 # What has two trials; the second of them.

@@ -205,6 +205,16 @@ def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_
     assert "thread_contention" not in switches(num_threads=4)
 
 
+def test_one_thread_is_tried_where_operators_are_small():
+    small = {"num_threads": 4, "num_operators": 100_000.0}
+    assert switches(**small)["too_many_threads"] == 1
+    assert "too_many_threads" not in switches(**{**small, "num_operators": 10.0})
+    assert "too_many_threads" not in switches(**{**small, "num_threads": 1})
+    assert "too_many_threads" not in switches(**small, device="cuda")
+    contended = switches(**small, loaders=(loader(num_workers=3),))
+    assert contended["thread_contention"] == 1 and "too_many_threads" not in contended
+
+
 def test_ranks_share_the_cores_of_their_host():
     two = {"ranks_per_host": 2, "num_threads": 4}
     assert switches(**two)["thread_contention"] == 2

@@ -18,15 +18,18 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Phase, Value
 
 if TYPE_CHECKING:
     from hasten.agent.handle import Handle
     from hasten.diagnosis.case import Case
     from hasten.diagnosis.situation import Situation
+    from hasten.records import Facts
 
 Function = Callable[..., object]
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+COUNTED: tuple[Phase, ...] = (*GRADIENT_PHASES, "optimizer")  # phases whose operators are counted
+SMALL = 50e-6  # seconds of an operator, backward included; sharing a shorter one may take longer than it saves
 
 
 def enable(handle: Handle, value: Value) -> None:
@@ -63,6 +66,18 @@ def _suspect_threads(symptoms: Symptoms) -> int | None:
     return free if symptoms.on_cpu and symptoms.facts.num_threads > free else None
 
 
+def _are_small(facts: Facts, computing: float) -> bool:
+    """Whether several threads share operators that are short on average."""
+    return facts.num_threads > 1 and bool(facts.num_operators) and computing < SMALL * (facts.num_operators or 0.0)
+
+
+def _suspect_sharing(symptoms: Symptoms) -> int | None:
+    computing = symptoms.shares.of(*COUNTED) * symptoms.shares.step
+    if not symptoms.on_cpu or not _are_small(symptoms.facts, computing) or _suspect_threads(symptoms) == 1:
+        return None
+    return 1
+
+
 def _suspect_few(symptoms: Symptoms) -> int | None:
     workers = symptoms.train.num_workers if symptoms.train is not None else 0
     free = _free_cores(symptoms.cores, workers)
@@ -79,11 +94,16 @@ def _suspect_spinning(symptoms: Symptoms) -> str | None:
 def _propose_threads(situation: Situation) -> list[Proposal] | NotProposed | str:
     if not situation.case.on_cpu:
         return "the model is not trained on the CPU"
+    likely = 0.05 * situation.case.step
     train = situation.case.train
+    if situation.finding("thread_contention") is None and _are_small(
+        situation.case.facts, situation.case.phase(*COUNTED)
+    ):
+        otherwise = "operators are large enough to be shared between threads"
+        return from_finding("too_many_threads", value=1, otherwise=otherwise, prior=lambda _: likely)(situation)
     busy = int(situation.settings.get("num_workers", train.num_workers if train is not None else 0))
     number = _free_cores(situation.case.cores, busy)
     otherwise = "threads and workers do not compete for cores"
-    likely = 0.05 * situation.case.step
     return from_finding(
         "thread_contention", "few_threads", value=number, otherwise=otherwise, prior=lambda _: likely
     )(situation)
@@ -110,17 +130,28 @@ def _evidence(case: Case) -> Sequence[str]:
     return [f"{threads} and {workers} workers on {case.cores:g} cores"]
 
 
+def _sizes(case: Case) -> Sequence[str]:
+    from hasten import format
+
+    operators, computing = case.facts.num_operators, case.phase(*COUNTED)
+    if not operators:
+        return []
+    each = format.seconds(computing / operators)
+    return [f"{operators:,.0f} operators per step, {each} each, on {case.facts.num_threads} threads"]
+
+
 CPU_THREADS = Optimization(
     name="cpu_threads",
     title="operators of the training process run on so many threads",
     guarantee="rounding",
-    answers=("thread_contention", "few_threads"),
+    answers=("thread_contention", "too_many_threads", "few_threads"),
     propose=_propose_threads,
     enable=enable,
     environment=_number_of_threads,
     kind="number",
     experiments=(
         Experiment(cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12),
+        Experiment(cause="too_many_threads", suspect=_suspect_sharing, settle=2, usual=0.1),
         Experiment(cause="few_threads", suspect=_suspect_few, settle=2, usual=0.3),
     ),
     problems=(
@@ -129,6 +160,12 @@ CPU_THREADS = Optimization(
             title="OpenMP threads compete for cores",
             remedy="Call torch.set_num_threads so that threads and busy workers fit the cores.",
             evidence=_evidence,
+        ),
+        Problem(
+            kind="too_many_threads",
+            title="Operators are too small to be shared between threads",
+            remedy="Call torch.set_num_threads(1), or give the operators more to do: larger batches, fused modules.",
+            evidence=_sizes,
         ),
         Problem(
             kind="few_threads",

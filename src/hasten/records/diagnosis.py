@@ -59,6 +59,7 @@ FindingKind = Literal[
     "rank_validation",
     "rank_checkpoint",
     "unused_parameters",
+    "too_many_threads",
     "few_threads",
 ]
 CautionKind = Literal["same_samples", "overlapping_samples", "same_order"]  # each has a section there, too
