@@ -64,6 +64,14 @@ def test_what_was_not_measured_is_tried_by_what_such_fixes_save():
     assert found["bf16"].saves > found["channels_last"].saves > 0.02 * STEP
 
 
+def test_one_thread_is_promised_where_operators_are_small_and_it_was_faster():
+    small = {"facts": {"num_threads": 4, "num_operators": 1e5}, "on": machine(num_cores=4.0)}
+    found = promised(interventions=[tried("too_many_threads", 0.8)], **small)["cpu_threads"]
+    assert found.value == 1 and found.saves == pytest.approx(0.2 * STEP, rel=0.05)
+    assert "cpu_threads" not in promised(interventions=[tried("too_many_threads", 1.0)], **small)
+    assert "not measured" in reasons(**small)["cpu_threads"]
+
+
 def states(**changes):
     return {s.fix: s.state for s in candidates(situation_of(run(**changes), {}))[1]}
 

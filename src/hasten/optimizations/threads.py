@@ -96,13 +96,12 @@ def _propose_threads(situation: Situation) -> list[Proposal] | NotProposed | str
         return "the model is not trained on the CPU"
     likely = 0.05 * situation.case.step
     train = situation.case.train
-    if situation.finding("thread_contention") is None and _are_small(
-        situation.case.facts, situation.case.phase(*COUNTED)
-    ):
-        otherwise = "operators are large enough to be shared between threads"
-        return from_finding("too_many_threads", value=1, otherwise=otherwise, prior=lambda _: likely)(situation)
     busy = int(situation.settings.get("num_workers", train.num_workers if train is not None else 0))
     number = _free_cores(situation.case.cores, busy)
+    contended = situation.finding("thread_contention") is not None
+    if number > 1 and not contended and _are_small(situation.case.facts, situation.case.phase(*COUNTED)):
+        otherwise = "one thread was not measured"
+        return from_finding("too_many_threads", value=1, otherwise=otherwise, prior=lambda _: likely)(situation)
     otherwise = "threads and workers do not compete for cores"
     return from_finding(
         "thread_contention", "few_threads", value=number, otherwise=otherwise, prior=lambda _: likely

@@ -103,7 +103,7 @@ class PendingBatch:
         if other is None:
             return
         self._attempts[row] = attempt + 1
-        first = self._substitutes[row][1] if row in self._substitutes else result.said
+        first = self._substitutes[row][1] if row in self._substitutes else result.error_text
         self._substitutes[row] = other, first
         yield self._task("rows", row, [other], layout, [-1 - attempt])
         end = result.start + result.count

@@ -170,11 +170,11 @@ class SampleBuilder:
             else:
                 self._do_samples(task, result)
         except SampleError as failed:
-            result.error, result.row, result.said = failed.__cause__, failed.row, repr(failed.__cause__)
+            result.error, result.row, result.error_text = failed.__cause__, failed.row, repr(failed.__cause__)
             if not self._is_process:  # a worker process adds it to the message that it sends
                 add_sample_note(result.error, self._config.dataset, task.indices[failed.row - task.start])
         except Exception as error:
-            result.error, result.said = error, repr(error)
+            result.error, result.error_text = error, repr(error)
         return result
 
     # Samples for rows

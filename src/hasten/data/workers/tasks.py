@@ -80,7 +80,7 @@ class Result:
     error: BaseException | ExceptionWrapper | None = None
     row: int = 0
     """The row of the failed sample."""
-    said: str = ""
+    error_text: str = ""
     """The repr of the exception that it raised; `error` is wrapped for the way between processes."""
     replaced: list[Replaced] = field(default_factory=list)
     sample_seconds: float = 0.0
