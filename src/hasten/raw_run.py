@@ -313,7 +313,7 @@ class RawRun:
     rank: int = 0
     boundary: Literal["optimizer", "backward"] = "optimizer"  # what ends a step
     first_step_at: float | None = None
-    started_at: float | None = None  # when the warm-up ended
+    started_at: float | None = None  # when the warm-up ended, had it not waited to begin
     segments: list[RawSegment]
     spans: list[Span]
     device_spans: list[DeviceSpan] = field(default_factory=list)

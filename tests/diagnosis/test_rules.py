@@ -633,3 +633,13 @@ def test_the_lines_that_read_a_profiler_are_the_profilers():
     (finding,) = diagnose(on).findings
     assert finding.kind == "profiler_on"
     assert finding.recoverable == pytest.approx(STEP - 0.02)
+
+
+def test_a_line_of_collate_is_not_one_of_getitem():
+    own = hot(0.02, phase="data_wait", where=Where(file="/home/ada/data.py", line=90, function="__getitem__"))
+    stacking = Where(file="/home/ada/data.py", line=110, function="my_collate", source="return LongTensor(words)")
+    measured = fed(stage("getitem"), stage("collate", seconds=1.2))
+    run = msgspec.structs.replace(measured, hot_lines=(own, hot(0.03, phase="data_wait", where=stacking)))
+    found = {f.kind: f.where for f in diagnose(run).findings}
+    assert found["slow_transform"] == own.where
+    assert found["slow_collate"] == stacking

@@ -56,6 +56,7 @@ def program_of(spec: LaunchSpec, session: Session, patches: Patches) -> Program:
         def wait() -> None:
             session.scheduler.rested += turns.wait()
 
+        session.scheduler.start = lambda now: now + turns.wait()
         return in_turns(history, seconds=seconds, wait=wait)
     return _interventions(spec.interventions, session, patches, seconds, brief=spec.brief)
 

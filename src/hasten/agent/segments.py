@@ -207,6 +207,8 @@ class SegmentScheduler:
         self.history = history
         self.segments = [RawSegment(name=WARM_UP)]
         self.first_step_at: float | None = None
+        self.start: Callable[[float], float] = lambda now: now  # after the first step: when the warm-up may begin
+        self.held = 0.0  # seconds until it might
         self.started_at: float | None = None  # when the warm-up ended
         self.rested = 0.0  # seconds since then in which others had their turn
         self.segment: Segment | None = None
@@ -238,7 +240,8 @@ class SegmentScheduler:
     def step(self, now: float) -> bool:
         """A step has ended; True if its segment ends with it."""
         if self.first_step_at is None:
-            self.first_step_at = now
+            self.first_step_at = self.start(now)
+            self.held, now = self.first_step_at - now, self.first_step_at
         segment = self.segment
         if segment is None:
             over, begins = self.agree(self._is_warm(now)), False

@@ -334,7 +334,7 @@ class Session:
             rank=int(os.environ.get("RANK", "0") or 0) if group is None else group.rank,
             ended_by=ended_by,
             boundary="backward" if self.boundary.by_backward else "optimizer",
-            started_at=scheduler.started_at,
+            started_at=None if scheduler.started_at is None else scheduler.started_at - scheduler.held,
             first_step_at=scheduler.first_step_at,
             segments=scheduler.segments,
             spans=[Span(*span) for span in marks.spans],

@@ -197,6 +197,8 @@ def worker_line(case: Case, kind: str, detail: str) -> HotLine | None:
 
 def _does(line: HotLine, kind: str, detail: str) -> bool:
     source = line.where.source.lower()
+    if "collate" in line.where.function.lower():  # a collate_fn, by its usual name
+        return kind == "slow_collate"
     if kind in CALLS:
         return not source or any(call in source for call in CALLS[kind])
     if not detail:  # other code in __getitem__: not known to be another kind of work

@@ -128,10 +128,10 @@ class Bench:
         return Output(text=text, grown=counted, seconds=took)
 
     @contextlib.contextmanager
-    def prepared(self, spec: LaunchSpec, environment: Mapping[str, str], *, apart: bool = False) -> Generator[Launch]:
-        """A launch that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
+    def prepared(self, spec: LaunchSpec, environment: Mapping[str, str], *, at_once: int = 1) -> Generator[Launch]:
+        """A launch, one of so many, that is yet to be entered, in a folder that is gone afterwards. Raises SideError."""
         folder = self.workspace.new_folder()
-        patience = self.patience + spec.start_seconds
+        patience = at_once * self.patience + spec.start_seconds
         try:
             with (folder / OUTPUT).open("wb") as output:
                 yield Launch(
@@ -144,7 +144,7 @@ class Bench:
                     quiet=True,
                     patience=patience,
                     longest=patience + 4 * spec.seconds + spec.warm_seconds,
-                    apart=apart,
+                    apart=at_once > 1,
                 )
         except NoStepError as error:
             raise SideError(str(error)) from None
@@ -159,7 +159,7 @@ def run_in_turns(sides: Sequence[Side]) -> list[SideResult]:
     """Two sides at once, one working at a time. Raises SideError where one of them does not train."""
     with contextlib.ExitStack() as around:
         launches = [
-            around.enter_context(bench.prepared(replace(spec, mode="in turns"), environment, apart=True))
+            around.enter_context(bench.prepared(replace(spec, mode="in turns"), environment, at_once=len(sides)))
             for bench, spec, environment in sides
         ]
         try:

@@ -3,6 +3,8 @@
 The processes ask before each of their segments, and time their own steps within their turns. A shared machine is now fast
 and now slow, for seconds at a time: launches one after another meet different machines, while turns are so short that both
 meet the same. The order is not A B B A, because the second of two turns in a row would find its caches warm.
+
+They start together, each up to the end of its first step. The first turn is the warm-up: two at once would compete for cores.
 """
 
 from __future__ import annotations
@@ -66,8 +68,17 @@ def take_turns(launches: Sequence[Launch]) -> None:
             pipes = Pipes(launch.folder)
             around.callback(pipes.close)
             around.enter_context(launch)
-            if _asks_again(launch, pipes):  # after its warm-up, in which the others stand
-                players.append((launch, pipes))
+            players.append((launch, pipes))
+        starting = list(players)
+        while starting:
+            for player in list(starting):
+                launch, pipes = player
+                if pipes.asked():
+                    launch.stop()
+                    starting.remove(player)
+                elif launch.over():
+                    starting.remove(player)
+                    players.remove(player)
         while players:
             for player in list(players):
                 launch, pipes = player
