@@ -5,6 +5,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,18 @@ def test_a_script_as_it_was_runs_with_the_modules_it_had(repository, monkeypatch
     assert subprocess.run(["git", "worktree", "list"], capture_output=True, text=True).stdout.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_a_module_as_it_was_runs_with_the_modules_it_had(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    with of_revision("HEAD", Version(argv=["src.train", "1"], module=True)) as old:
+        (repository / "src/train.py").write_text("import src.helper, sys\nprint('and later', sys.argv[1:])\n")
+        Path(old.argv[0]).with_name("src").joinpath("train.py").write_text(
+            "import src.helper, sys\nprint(sys.argv[1:])\n"
+        )
+        words = subprocess.run([sys.executable, *old.argv], capture_output=True, text=True).stdout.split()
+        assert words == ["old", "['1']"] and old.name == ("HEAD:src.train", "1")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -177,7 +190,9 @@ def test_a_script_as_it_was_runs_with_the_modules_it_had(repository, monkeypatch
         (["--git", "HEAD~7", "src/train.py"], "git has no HEAD~7"),
         (["--git", "HEAD", "nothing.py"], "no such script: nothing.py"),
         (["--git", "HEAD", "later.py"], "later.py is not in HEAD"),
-        (["--git", "HEAD", "-m", "package"], "--git needs a script"),
+        (["--git", "HEAD", "-m", "package.train"], "no package/train.py in the working directory"),
+        (["--git", "HEAD", "-m", "later"], "later is not in HEAD"),
+        (["--git", "HEAD", "torchrun", "train.py"], "--git needs a script or a module"),
         (["src/train.py", "--", "nothing.py"], "no such script: nothing.py"),
     ],
 )

@@ -312,10 +312,10 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning, *, verbose: bool) -> None:
 
 def how_to_prove(tuning: Tuning) -> str:
     """How to show what a change of the source gains."""
-    words = shlex.join(tuning.command)
-    if tuning.command[:1] == ("-m",):
-        return "Once changed, prove it: `hasten prove OLD.py -- NEW.py`, two scripts that start the two versions"
-    return f"Once changed, prove it: hasten prove --git HEAD {words}, or hasten prove OLD.py -- NEW.py"
+    first = tuning.command[0]
+    if first != "-m" and not first.endswith(".py"):
+        return "Once changed, prove it: hasten prove OLD -- NEW, the two commands"
+    return f"Once changed, prove it: hasten prove --git HEAD {shlex.join(tuning.command)}, or hasten prove OLD.py -- NEW.py"
 
 
 # ---------------------------------------------------------------------------------------------------- versions

@@ -64,20 +64,23 @@ class Version:
 
 @contextlib.contextmanager
 def of_revision(revision: str, new: Version) -> Generator[Version]:
-    """The script as it was in a commit, with the files beside it, in a folder that is gone afterwards. Raises CommandError.
+    """The script or module as it was in a commit, with the files beside it, in a folder that is gone afterwards.
 
-    It runs in the same working directory, so data is found where it is now.
+    It runs in the same working directory, so data is found where it is now. Raises CommandError.
     """
-    if new.module or not new.argv or not new.argv[0].endswith(".py"):
+    name = new.argv[0] if new.argv else ""
+    if not new.module and not name.endswith(".py"):
         raise CommandError(
-            "--git needs a script: `hasten prove --git REVISION train.py ...`; of a module, compare two scripts that start "
-            "the two versions"
+            "--git needs a script or a module: `hasten prove --git REVISION train.py ...`, or -m train"
         )
-    script = Path(new.argv[0]).resolve()
-    if not script.is_file():
-        raise CommandError(f"no such script: {new.argv[0]}; check the path and the working directory")
+    files = [f"{name.replace('.', '/')}.py", f"{name.replace('.', '/')}/__main__.py"] if new.module else [name]
+    script = next((Path(file).resolve() for file in files if Path(file).is_file()), None)
+    if script is None:
+        what = f"no {files[0]} in the working directory" if new.module else f"no such script: {name}"
+        raise CommandError(f"{what}; check the path and the working directory")
+    beside = Path.cwd() if new.module else script.parent
     try:
-        git = ["git", "-C", os.fspath(script.parent)]
+        git = ["git", "-C", os.fspath(beside)]
         root = subprocess.run([*git, "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=True)
         top = Path(root.stdout.strip()).resolve()
         git = ["git", "-C", os.fspath(top)]
@@ -85,17 +88,18 @@ def of_revision(revision: str, new: Version) -> Generator[Version]:
     except (OSError, subprocess.CalledProcessError) as error:
         said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
-        raise CommandError(f"git has no {revision} of {new.argv[0]}: {text.strip().splitlines()[-1]}") from None
+        raise CommandError(f"git has no {revision} of {name}: {text.strip().splitlines()[-1]}") from None
     with tempfile.TemporaryDirectory(prefix="hasten-old-") as folder:
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(folder, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
+            members.extractall(folder, filter="data")
         place = Path(folder) / script.relative_to(top)
         if not place.is_file():
-            raise CommandError(
-                f"{new.argv[0]} is not in {revision}; compare two files: `hasten prove OLD.py -- NEW.py`"
-            )
-        shown = redacted((f"{revision}:{script.relative_to(top).as_posix()}", *new.argv[1:]))
-        yield Version(argv=[os.fspath(place), *new.argv[1:]], shown=shown)
+            raise CommandError(f"{name} is not in {revision}; compare two files: `hasten prove OLD.py -- NEW.py`")
+        if new.module:  # -m would look for it in the working directory
+            place = Path(folder) / beside.resolve().relative_to(top) / "start_old_version.py"
+            place.write_text(f"import runpy\nrunpy.run_module({name!r}, run_name='__main__', alter_sys=True)\n")
+        shown = name if new.module else script.relative_to(top).as_posix()
+        yield Version(argv=[os.fspath(place), *new.argv[1:]], shown=redacted((f"{revision}:{shown}", *new.argv[1:])))
 
 
 def prove_versions(
