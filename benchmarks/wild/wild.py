@@ -117,7 +117,8 @@ def _edited(
     """What the edited script gains over the one that is committed."""
     apply(script, edit)
     out = scratch / "edit.out"
-    code = _ended([*HASTEN, "prove", "--json", "--git", "HEAD", *_after(script)], directory, variables, out, LONGEST)
+    prove = [*HASTEN, "prove", "--json", "--budget", "150s", "--git", "HEAD"]
+    code = _ended([*prove, *_after(script)], directory, variables, out, LONGEST)
     restore(script)
     try:
         speedup = json.loads(out.read_text(errors="replace"))["proof"]["speedup"]
