@@ -133,8 +133,8 @@ def _interventions(
             history,
             switches,
             seconds=seconds,
-            rounds=1 if slow else 3,
-            min_steps=max(2 if slow else 1, asked.min_steps),
+            rounds=2 if slow else 3,
+            min_steps=asked.min_steps,
             time_left=time_left,
         )
 
