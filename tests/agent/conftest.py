@@ -46,6 +46,9 @@ class Listener:
     def optimizer_made(self):
         self.heard.append("made")
 
+    def gradients_cleared(self):
+        """A script's own code, or an optimizer's, is about to use the next gradients alone."""
+
     def optimizer_steps(self, optimizer):
         self.heard.append(type(optimizer).__name__)
 

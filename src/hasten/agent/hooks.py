@@ -98,6 +98,9 @@ class Listener(Protocol):
     def optimizer_made(self) -> None:
         """An optimizer object exists, whether or not it will step."""
 
+    def gradients_cleared(self) -> None:
+        """`zero_grad` is called."""
+
 
 def install(listener: Listener, patches: Patches) -> None:
     """Put every hook on."""
@@ -252,6 +255,7 @@ def _hook_optimizer(listener: Listener, patches: Patches) -> None:
     def make_zero_grad(original: Function) -> Function:
         @functools.wraps(original)
         def zero_grad(self: object, set_to_none: bool = True) -> object:
+            listener.gradients_cleared()
             if not marks.full or not marks.here() or "zero_grad" in marks.open:
                 return original(self, set_to_none)
             place = marks.place(1)

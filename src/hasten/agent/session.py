@@ -191,6 +191,10 @@ class Session:
         """An optimizer object exists, whether or not it will step."""
         self.boundary.optimizers_made = True
 
+    def gradients_cleared(self) -> None:
+        """`zero_grad` is called."""
+        self.boundary.clear()
+
     # --------------------------------------------------------------------------------------------- the steps
 
     def _step_ends(self, now: float) -> None:

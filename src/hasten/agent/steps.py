@@ -1,6 +1,7 @@
 """What ends a training step in this process.
 
-A step ends when the key optimizer steps: the first one that did. Without an optimizer object it ends with a backward.
+A step ends when the key optimizer steps: the first one that did. Without an optimizer object it ends with a backward. So it
+does where there is one that never steps: gradients that are cleared again and again are used by the script's own code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from weakref import ref
 from torch.optim.optimizer import Optimizer
 
 BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
-BACKWARDS_AT_MOST = 256  # with one that never steps
+BACKWARDS_CLEARED = 32  # with one that never steps, and gradients that are cleared
+BACKWARDS_AT_MOST = 256  # and others
 MOST_OTHERS = 64  # steps of other optimizers, after which the key one is taken to be done
 
 
@@ -22,16 +24,24 @@ class Boundary:
         self.key: Callable[[], Optimizer | None] | None = None  # the optimizer whose step ends a step
         self.by_backward = False
         self.num_backwards = 0
+        self._num_cleared = 0  # backwards whose gradients were cleared
+        self._holds_gradients = False
         self.optimizers_made = False  # whether or not one has stepped
         self._num_others = 0  # steps of other optimizers since the key one's last
 
     def backward(self) -> bool:
         """A backward has ended; True when a training step ends with it."""
         self.num_backwards += 1
+        self._holds_gradients = True
         least = BACKWARDS_AT_MOST if self.optimizers_made else BACKWARDS_ALONE
-        if self.key is None and self.num_backwards >= least:
+        if self.key is None and (self.num_backwards >= least or self._num_cleared >= BACKWARDS_CLEARED):
             self.by_backward = True
         return self.by_backward
+
+    def clear(self) -> None:
+        """Gradients are being cleared."""
+        self._num_cleared += self._holds_gradients
+        self._holds_gradients = False
 
     def step(self, optimizer: Optimizer) -> bool:
         """An optimizer step has ended; True when a training step ends with it."""
@@ -47,4 +57,4 @@ class Boundary:
 
     def forked(self) -> None:
         """This is a forked child now: its own steps count."""
-        self.key, self.by_backward, self.num_backwards = None, False, 0
+        self.key, self.by_backward, self.num_backwards, self._num_cleared = None, False, 0, 0
