@@ -136,6 +136,14 @@ def test_where_training_waits_for_batches_workers_and_a_cache_are_promised():
     assert found["cache"].saves > found["num_workers"].saves
 
 
+def test_workers_that_were_seen_to_slow_training_down_are_promised_nothing():
+    slow = loader(num_workers=0, stages=WORK, batch_work_seconds=(0.12, 0.12), num_measured_batches=40)
+    given = {"loaders": (slow,), "steps": WAITING}
+    assert promised(**given, interventions=[tried("replay", 0.45)])["num_workers"].saves > 0.3 * STEP
+    seen = [tried("replay", 0.45), tried("too_few_workers", 1.24, num_workers="2")]
+    assert "num_workers" not in promised(**given, interventions=seen)
+
+
 def test_a_loader_that_takes_cores_from_training_is_suspected_though_nothing_waits():
     slow = loader(stages=WORK, batch_work_seconds=(0.12, 0.12), num_measured_batches=40)
     found = promised(loaders=(slow,), interventions=[unsure("replay", 0.7)])

@@ -171,9 +171,10 @@ def _propose_number(situation: Situation) -> list[Proposal] | str:
             found.append(Proposal(value=number, saves=finding.recoverable, because=finding.title, is_sure=True))
     if not found and not facts.in_memory and on < cores:
         because = f"{on} of {cores} cores make batches while training waits for them"
-        found.append(
-            Proposal(value=cores, saves=situation.headroom * (1 - max(1, on) / (cores + 1)), because=because)
-        )
+        saves = situation.headroom * (1 - max(1, on) / (cores + 1))
+        if situation.intervention("too_few_workers") is not None:
+            saves = min(saves, situation.expected("too_few_workers", saves))
+        found.append(Proposal(value=cores, saves=saves, because=because))
     handing_over = situation.finding(*HANDING_OVER)
     if handing_over is not None and on:
         # Without workers nothing is handed over, and the training process does their work.
