@@ -284,15 +284,18 @@ class SampleBuilder:
     def _fetch(self, task: Task, result: Result) -> Any:
         config = self._config
         if not config.batched:
-            return with_floats(self._sample(task, 0))
+            return self._in_floats(self._sample(task, 0))
         if not config.fetches_batches:
-            return [with_floats(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
+            return [self._in_floats(self._sample_or_substitute(task, at, result)) for at in range(len(task.indices))]
         began = time.perf_counter()
         if self._seeded:
             self._seed(sample_seed(task.seed, repr(task.indices), 0))
         samples = config.dataset.__getitems__(task.indices)
         result.sample_seconds += time.perf_counter() - began
         return samples
+
+    def _in_floats(self, sample: Any) -> Any:
+        return with_floats(sample) if self._config.folders is not None else sample  # nothing else makes scaled images
 
     def _pack(self, batch: Any, task: Task, result: Result) -> None:
         result.value, buffers, result.num_bytes = pack(batch, self._pickler)
