@@ -1,6 +1,8 @@
 """What a measured process does with its steps, on a history written by hand. A segment ends when the
 device has done what was asked of it."""
 
+import itertools
+
 import pytest
 
 from hasten.agent.segments import (
@@ -167,6 +169,23 @@ def test_a_switch_that_gains_nothing_in_its_first_round_gets_no_other(with_it, r
     for segment in alternate(history, [Switch(name="tf32", on=print, off=print)], seconds=6.0):
         segments.append(segment)
         history.seconds.setdefault("tf32", []).append(0.1 if segment.is_baseline else with_it)
+    assert len(segments) == 4 * rounds
+
+
+@pytest.mark.parametrize(
+    ("with_it", "rounds"),
+    [
+        ([0.09, 0.08], 3),  # faster in every segment
+        ([0.07, 0.11], 6),  # seems to gain, and may owe it to luck
+        ([0.09, 0.105], 3),  # too little to be pursued
+    ],
+)
+def test_a_switch_that_seems_to_gain_is_tried_until_it_is_clear(with_it, rounds):
+    history = History()
+    segments, values = [], itertools.cycle(with_it)
+    for segment in alternate(history, [Switch(name="tf32", on=print, off=print)], seconds=6.0):
+        segments.append(segment)
+        history.seconds.setdefault("tf32", []).append(0.1 if segment.is_baseline else next(values))
     assert len(segments) == 4 * rounds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,7 @@ from hasten.raw_run import MARKED, PLAIN, WARM_UP, RawSegment
 from hasten.stats import mean_interval
 
 TURN = 0.1  # seconds; the shorter, the more there are to compare, but caches must warm up in each
+SOME_GAIN = 0.95  # of the plain step's time: a switch that takes less, and not surely, is tried for longer
 NO_GAIN = 0.99  # of the plain step's time: a switch that takes more in its first round is not tried further
 JOINED = 4  # batches joined to one, to see what a larger batch would cost
 
@@ -160,6 +162,8 @@ def alternate(
 ) -> Program:
     """Each switch against the plain step, in the order A B B A; one that gains nothing in the first round gets no other.
 
+    One that seems to gain, though the times of both sides overlap, gets up to twice as many rounds.
+
     Args:
         history: what was seen so far.
         switches: what is turned on and off, one after another.
@@ -173,8 +177,11 @@ def alternate(
         if time_left() <= 0:
             return
         before = None
-        for number in range(rounds):
-            if number and _gains_nothing(history.seconds.get(switch.name, [])):
+        for number in range(2 * rounds):
+            means = history.seconds.get(switch.name, [])
+            if number and _gains_nothing(means):
+                break
+            if number >= rounds and (time_left() <= 0 or not _is_unclear(means)):
                 break
             for on in (False, True, True, False):
                 changed, before = on != before, on
@@ -192,6 +199,13 @@ def alternate(
 def _gains_nothing(means: Sequence[float]) -> bool:
     """Whether the first round, A B B A, shows next to no gain."""
     return len(means) >= 4 and means[1] + means[2] > NO_GAIN * (means[0] + means[3])
+
+
+def _is_unclear(means: Sequence[float]) -> bool:
+    """Whether a switch gains enough to be worth more rounds, though its segments are not all faster."""
+    plain, switched = [*means[::4], *means[3::4]], [*means[1::4], *means[2::4]]
+    gains = bool(plain and switched) and statistics.median(switched) < SOME_GAIN * statistics.median(plain)
+    return gains and max(switched) >= min(plain)
 
 
 WARM_STEPS = 3
