@@ -1,9 +1,12 @@
 """Two launches take turns: while one works, nothing of the other does; and nothing stands for ever."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -79,6 +82,15 @@ def left_of(folder):
     ]
 
 
+def stands_any(folder):
+    """Whether a process that was launched into the folder is stopped."""
+    for process in left_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_STOPPED:
+                return True
+    return False
+
+
 def test_while_one_works_neither_the_other_nor_its_workers_do_and_one_may_be_done_early(workspace):
     one, other = run_in_turns([side_of(workspace, "one", seconds=0.8), side_of(workspace, "other")])
     assert len(other.segments) >= len(one.segments) >= 6
@@ -107,26 +119,33 @@ def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(workspace, 
     assert left_of(workspace.folder) == []
 
 
-def test_nothing_stands_for_ever_where_hasten_is_gone(tmp_path):
-    script, lonely = tmp_path / "one.py", tmp_path / "lonely.py"
+@pytest.fixture
+def short_path():
+    """A folder in which a worker's socket still has a path that is short enough."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_nothing_stands_for_ever_where_hasten_is_gone(short_path):
+    script, lonely = short_path / "one.py", short_path / "lonely.py"
     script.write_text(SCRIPT.replace("LAST", "-1"))
     lonely.write_text(LONELY)
-    words = [sys.executable, str(lonely), str(script), str(tmp_path / "one.log")]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    words = [sys.executable, str(lonely), str(script), str(short_path / "one.log")]
+    environment = {**os.environ, "TMPDIR": str(short_path)}
+    process = subprocess.Popen(words, cwd=short_path, env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not any(p.status() == psutil.STATUS_STOPPED for p in left_of(tmp_path)) and time.monotonic() < deadline:
+    while not stands_any(short_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert time.monotonic() < deadline
     process.kill()  # one stands, the other starts or warms up
     process.wait()
     deadline = time.monotonic() + 60
-    while left_of(tmp_path) and time.monotonic() < deadline:
+    while left_of(short_path) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert left_of(tmp_path) == []
-    while list(tmp_path.glob("hasten-*")) and time.monotonic() < deadline:
+    assert left_of(short_path) == []
+    while list(short_path.glob("hasten-*")) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not list(tmp_path.glob("hasten-*")), "the guard removes the scratch folder"
+    assert not list(short_path.glob("hasten-*")), "the guard removes the scratch folder"
 
 
 def seen(segments, **parts):
