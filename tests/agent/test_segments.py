@@ -230,3 +230,14 @@ def test_the_first_steps_are_as_many_as_asked_for_however_short(num_steps):
     scheduler.follow(first_steps(scheduler.history, num_steps=num_steps, seconds=10.0))
     walked(scheduler, steps=500, seconds=0.001)
     assert scheduler.num_steps == num_steps
+
+
+def test_a_warm_up_that_waits_to_begin_is_as_long_and_its_wait_is_no_part_of_the_start():
+    plain, waiting = SegmentScheduler(History()), SegmentScheduler(History())
+    waiting.start = lambda now: now + 5.0
+    for step in range(1, 30):
+        plain.step(0.1 * step)
+        waiting.step(0.1 * step + (5.0 if step > 1 else 0.0))
+    assert waiting.held == 5.0
+    assert waiting.started_at - waiting.held == pytest.approx(plain.started_at)
+    assert waiting.segments[0].ends == pytest.approx([end + 5.0 for end in plain.segments[0].ends])

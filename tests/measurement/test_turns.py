@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hasten.launch import turns
 from hasten.launch.side import Bench, SideError, SideResult, _at_equal_times, run_in_turns
 from hasten.launch.turns import POSSIBLE
 from hasten.tuning.trial_config import TrialConfig, spec_of
@@ -117,6 +118,50 @@ def test_a_folder_without_named_pipes_is_said_and_nothing_is_started(workspace, 
     with pytest.raises(SideError, match=r"no named pipes in .* \(Operation not supported\)"):
         run_in_turns([side_of(workspace, "one"), side_of(workspace, "other")])
     assert left_of(workspace.folder) == []
+
+
+class Player:
+    """A launch that asks so many times, and its pipes."""
+
+    folder = None
+
+    def __init__(self, name, log, *, asks):
+        self.name, self.log, self.left = name, log, asks
+
+    def __enter__(self):
+        self.log.append(f"{self.name} starts")
+
+    def __exit__(self, *_):
+        self.log.append(f"{self.name} ends")
+
+    def asked(self):
+        self.left -= 1
+        return self.left >= 0
+
+    def over(self):
+        return True
+
+    def give(self):
+        self.log.append(f"{self.name} works")
+
+    def stop(self):
+        self.log.append(f"{self.name} stands")
+
+    def go_on(self):
+        pass
+
+    close = go_on
+
+
+def test_sides_start_together_and_one_that_ends_leaves_the_turns_to_the_others(monkeypatch):
+    log = []
+    one, other, short = Player("A", log, asks=2), Player("B", log, asks=3), Player("C", log, asks=0)
+    players = iter([one, other, short])
+    monkeypatch.setattr(turns, "Pipes", lambda _folder: next(players))
+    turns.take_turns([one, other, short])
+    assert log[:5] == ["A starts", "B starts", "C starts", "A stands", "B stands"]
+    assert [line for line in log if "works" in line] == ["A works", "B works", "A works", "B works", "B works"]
+    assert sorted(log[-3:]) == ["A ends", "B ends", "C ends"]
 
 
 @pytest.fixture

@@ -192,13 +192,19 @@ def test_a_module_as_it_was_runs_with_the_modules_it_had(repository, monkeypatch
         (["--git", "HEAD", "later.py"], "later.py is not in HEAD"),
         (["--git", "HEAD", "-m", "package.train"], "no package/train.py in the working directory"),
         (["--git", "HEAD", "-m", "later"], "later is not in HEAD"),
+        (["--git", "HEAD", "-m", "linked.train"], "linked.train is not in HEAD"),
         (["--git", "HEAD", "torchrun", "train.py"], "--git needs a script or a module"),
         (["src/train.py", "--", "nothing.py"], "no such script: nothing.py"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_and_exit_code_2(ask, repository, monkeypatch, words, message):
+def test_what_cannot_be_compared_is_one_line_and_exit_code_2(
+    ask, repository, tmp_path_factory, monkeypatch, words, message
+):
     monkeypatch.chdir(repository)
     (repository / "later.py").touch()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "train.py").touch()
+    (repository / "linked").symlink_to(elsewhere)
     answer = ask("prove", *words)
     assert answer.returncode == 2 and message in said(answer)
 

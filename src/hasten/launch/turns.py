@@ -58,27 +58,18 @@ class Pipes:
 
 
 def take_turns(launches: Sequence[Launch]) -> None:
-    """Enter two launches, each in a process group of its own, and see both to their ends.
+    """Enter launches, each in a process group of its own, and see both to their ends.
 
     Raises what `Launch.run` does, and NoTurnsError.
     """
     with contextlib.ExitStack() as around:
-        players: list[tuple[Launch, Pipes]] = []
+        started: list[tuple[Launch, Pipes]] = []
         for launch in launches:
             pipes = Pipes(launch.folder)
             around.callback(pipes.close)
             around.enter_context(launch)
-            players.append((launch, pipes))
-        starting = list(players)
-        while starting:
-            for player in list(starting):
-                launch, pipes = player
-                if pipes.asked():
-                    launch.stop()
-                    starting.remove(player)
-                elif launch.over():
-                    starting.remove(player)
-                    players.remove(player)
+            started.append((launch, pipes))
+        players = [player for player in started if _asks_again(*player)]
         while players:
             for player in list(players):
                 launch, pipes = player

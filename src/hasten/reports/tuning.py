@@ -312,8 +312,7 @@ def _add_suggestions(sheet: Sheet, tuning: Tuning, *, verbose: bool) -> None:
 
 def how_to_prove(tuning: Tuning) -> str:
     """How to show what a change of the source gains."""
-    first = tuning.command[0]
-    if first != "-m" and not first.endswith(".py"):
+    if not tuning.command[0].endswith((".py", "-m")):
         return "Once changed, prove it: hasten prove OLD -- NEW, the two commands"
     return f"Once changed, prove it: hasten prove --git HEAD {shlex.join(tuning.command)}, or hasten prove OLD.py -- NEW.py"
 

@@ -92,8 +92,8 @@ def of_revision(revision: str, new: Version) -> Generator[Version]:
     with tempfile.TemporaryDirectory(prefix="hasten-old-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
             members.extractall(folder, filter="data")
-        place = Path(folder) / script.relative_to(top)
-        if not place.is_file():
+        place = Path(folder) / script.relative_to(top) if script.is_relative_to(top) else None
+        if place is None or not place.is_file():
             raise CommandError(f"{name} is not in {revision}; compare two files: `hasten prove OLD.py -- NEW.py`")
         if new.module:  # -m would look for it in the working directory
             place = Path(folder) / beside.resolve().relative_to(top) / "start_old_version.py"
