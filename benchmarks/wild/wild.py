@@ -261,6 +261,32 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def checks(found: dict[str, Any]) -> dict[str, str]:
+    """Of each finding that promises 5% or more: whether an optimization or edit that answers it gains that much.
+
+    Args:
+        found: A script's results.
+
+    Returns:
+        Kind of finding to "confirmed", "unconfirmed", or "unchecked" if nothing that was measured answers it.
+    """
+    oracle, diagnose, edit = found.get("oracle", {}), found["diagnose"], found.get("edit", {})
+    if "alone" not in oracle:
+        return {}
+    made: dict[str, str] = {}
+    for finding in diagnose.get("findings", []):
+        kind = finding["kind"]
+        if finding["recoverable"] < (GAINS - 1) * diagnose["step_seconds"]:
+            continue
+        answering = {name for name, one in CATALOG.items() if kind in one.answers}
+        gains = [v for key, v in oracle["alone"].items() if isinstance(v, list) and answering & {*json.loads(key)}]
+        if edit.get("gain") and edit["answers"] == kind:
+            gains.append(edit["gain"])
+        reached = any(v[0] >= GAINS or (v[2] or 0.0) >= GAINS for v in gains)
+        made[kind] = "confirmed" if reached else "unconfirmed" if gains else "unchecked"
+    return made
+
+
 def _ties(one: list[float | None], best: list[float | None]) -> bool:
     """Whether a speedup is the best, or gains enough and is not surely less: the interval of their ratio holds 1."""
     assert one[0] is not None and best[0] is not None
@@ -325,7 +351,7 @@ def _ratio(found: object) -> str:
     return f"{value:.2f}" if low is None or low == high else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
-def summary(known: dict[str, Script]) -> dict[str, object]:
+def summary(known: dict[str, Script]) -> dict[str, Any]:
     """How often what was asked for was reached."""
     names = [line[0] for line in rows(known)]
     found = [json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names]
@@ -333,6 +359,7 @@ def summary(known: dict[str, Script]) -> dict[str, object]:
     rights = [row["right"] for row in judgements if row["right"] is not None]
     reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
     speedups = [s for one in found if isinstance(s := one.get("regret", {}).get("speedup"), list)]
+    checked = [state for one in found if "step_seconds" in one.get("diagnose", {}) for state in checks(one).values()]
     times = sorted(row["known_at"] for row in judgements if row["known_at"] is not None)
     return {
         "scripts": len(found),
@@ -341,6 +368,8 @@ def summary(known: dict[str, Script]) -> dict[str, object]:
         "regret_of_5_percent_at_most": sum(r[0] >= 0.95 for r in reached),
         "regrets": len(reached),
         "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in speedups),
+        "findings": {state: checked.count(state) for state in ("confirmed", "unconfirmed", "unchecked")},
+        "healthy": sum(row["right"] is not None and row["gain_alone"] < GAINS for row in judgements),
         "median_known_at": times[len(times) // 2] if times else None,
         "left_something": [name for name, one in zip(names, found) if _left_something(one)],
     }
