@@ -24,7 +24,7 @@ For each script, on an otherwise idle machine with two cores of a server CPU and
 - **The best of all settings**: every optimization alone beside the unmodified script, in launches that take turns; what gains more than 2% in one round takes part in the next, of three; then the same on top of the best, until nothing gains. This search asks none of hasten's rules.
 - The plan beside the best of all settings, four pairs, with the 95% interval.
 
-A first finding is **right** if the optimization that gains most alone answers it, or one within 3% of it, or one that gains 5% and whose 95% interval does not tell it from the best; if the finding asks for an edit of the source, the edit is made and `hasten prove` measures it. If nothing gains 5%, no finding may promise 5%. **Plan / best** below 1 is regret. **Known at**: when the plan had 90% of its final gain. Rules were developed on one half of the manifest, chosen by a hash of the name; scripts of the other half are marked with *.
+A first finding is **right** if the optimization that gains most alone answers it, or one within 3% of it, or one that gains 5% and whose 95% interval does not tell it from the best; if the finding asks for an edit of the source, the edit is made and `hasten prove` measures it. If nothing gains 5%, no finding may promise 5%. A gain whose interval reaches as far below 1 as its value is above it counts as luck. **Plan / best** below 1 is regret. **Known at**: when the plan had 90% of its final gain. Rules were developed on one half of the manifest, chosen by a hash of the name; scripts of the other half are marked with *.
 
 {summary}
 

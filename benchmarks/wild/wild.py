@@ -237,7 +237,8 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     oracle, diagnose = found.get("oracle", {}), found["diagnose"]
     alone = {key: v for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
     edit = found.get("edit", {}).get("gain")
-    most = max([*alone.values(), *([edit] if edit else [])], key=lambda v: v[0], default=[1.0, None, None])
+    gains = [v for v in [*alone.values(), *([edit] if edit else [])] if not _is_luck(v)]
+    most = max(gains, key=lambda v: v[0], default=[1.0, None, None])
     gain = most[0]
     best = [key for key in sorted(alone, key=lambda key: -alone[key][0]) if _ties(alone[key], most)]
     findings = diagnose.get("findings", [])
@@ -246,7 +247,7 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     if not oracle or "failed" in oracle:
         right = None
     elif gain < GAINS:
-        right = first is None or first["recoverable"] < (GAINS - 1) * diagnose["step_seconds"]
+        right = first is None or checks(found).get(first["kind"], "confirmed") == "confirmed"
     elif edit and first is not None and first["kind"] == found["edit"]["answers"]:
         right = _ties(edit, most)
     else:
@@ -285,6 +286,12 @@ def checks(found: dict[str, Any]) -> dict[str, str]:
         reached = any(v[0] >= GAINS or (v[2] or 0.0) >= GAINS for v in gains)
         made[kind] = "confirmed" if reached else "unconfirmed" if gains else "unchecked"
     return made
+
+
+def _is_luck(speedup: list[float | None]) -> bool:
+    """Whether a gain is as likely luck as not: of twenty optimizations that do nothing, one seems to gain."""
+    value, low, _ = speedup
+    return value is not None and low is not None and value >= 1.0 and low < 2.0 - value
 
 
 def _ties(one: list[float | None], best: list[float | None]) -> bool:

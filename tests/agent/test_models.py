@@ -290,6 +290,27 @@ def test_a_model_that_is_frozen_at_first_is_met_when_it_trains(process):
     assert met == [model]
 
 
+class Around(nn.Module):
+    """What a solver makes of a model, for one call."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)
+
+
+def test_a_model_in_a_wrapper_that_is_made_for_each_call_is_met(process):
+    process.handle().around_forward(doubled)
+    model, x = Net(), torch.ones(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        Around(model)(x).sum().backward()
+        optimizer.step()
+    assert torch.equal(Around(model)(x), 2 * Net.forward(model, x))
+
+
 class Fast(Net):
     def __getstate__(self):
         return self.__dict__.copy()

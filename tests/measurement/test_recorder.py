@@ -132,6 +132,13 @@ def test_hot_lines_are_seconds_a_marked_step_costliest_first(writer):
     assert [(h.where.line, h.phase, h.seconds) for h in lines] == [(20, "forward", 2.0), (9, "script", 0.5)]
 
 
+def test_what_runs_after_a_forward_that_no_backward_follows_is_the_scripts_own(writer):
+    """A policy that acts: the environment's lines come between two forwards."""
+    writer.changes["lines"] = [((SCRIPT, 9, "act"), "loss", 12.0), ((SCRIPT, 20, "main"), "forward", 12.0)]
+    lines = measured(writer).hot_lines()
+    assert [(h.where.line, h.phase, h.seconds) for h in lines] == [(9, "script", 2.0), (20, "forward", 2.0)]
+
+
 def test_a_script_without_a_marked_step_has_no_hot_lines(writer):
     writer.changes["lines"] = [((SCRIPT, 9, "main"), "between", 3.0)]
     assert writer.segment("plain").recorded().hot_lines() == ()

@@ -108,6 +108,10 @@ class Models:
         """Every root has been called."""
         self._wrapped.undo()  # a wrapper that another library has wrapped since stays, and does nothing
         self._discovering = None
+        # What was called may have been made for that call alone, around a model that stays: an ODE solver does so.
+        held = {id(parameter) for module in self.roots() for parameter in module.parameters()}
+        for module in _ancestors_of({id(p) for p in self.parameters()} - held) if not self.compiled else ():
+            self._note(module)
         if self.compiled:
             for module in _ancestors_of({id(parameter) for parameter in self.parameters()}):
                 for call in self._calls():  # blocks that were compiled one by one
@@ -302,6 +306,9 @@ def _around(around: Around, module: nn.Module, forward: Forward, /, *arguments: 
 
 
 def _ancestors_of(parameters: set[int]) -> list[nn.Module]:
+    """The outermost modules that hold any of the parameters, by id."""
+    if not parameters:
+        return []
     # By type: `isinstance` asks an object for its __class__, at which deprecated stand-ins warn.
     modules: list[nn.Module] = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
     children = {id(child) for module in modules for child in module.children()}

@@ -99,14 +99,28 @@ class Recorded:
         if not marked:
             return ()
         total: dict[tuple[str, int, str, Phase], float] = defaultdict(float)
+        losses = self._share_before_backward()
         for place, phase, seconds in self.raw.lines:
-            if place is not None:
+            if place is not None and phase == "loss":
+                total[(*place, "loss")] += losses * seconds
+                total[(*place, "script")] += (1.0 - losses) * seconds
+            elif place is not None:
                 total[(*place, "script" if phase == "between" else phase)] += seconds
         lines = [
             HotLine(where=where(place[:3]), phase=place[3], seconds=seconds / len(self.marked))
             for place, seconds in total.items()
+            if seconds
         ]
         return tuple(sorted([*lines, *self._worker_lines()], key=lambda line: -line.seconds)[:MOST_LINES])
+
+    def _share_before_backward(self) -> float:
+        """Share of the time that was sampled after a forward in which a backward followed, and nothing else.
+
+        The sampler cannot know what will follow, so the share is the marks'. Sampling is not exact to a half.
+        """
+        sampled = sum(seconds for place, phase, seconds in self.raw.lines if phase == "loss" and place is not None)
+        marked = sum(step.phases.get("loss", 0.0) for step in self.marked)
+        return marked / sampled if sampled and marked < 0.5 * sampled else 1.0
 
     def _worker_lines(self) -> list[HotLine]:
         total: dict[tuple[str, int, str], float] = defaultdict(float)
