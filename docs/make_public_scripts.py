@@ -20,7 +20,7 @@ Does hasten name the right cause, and find the best plan, on scripts that nobody
 
 For each script, on an otherwise idle machine with two cores of a server CPU and no GPU (with bfloat16 instructions, unless the raw result names a CPU without them):
 
-- `hasten diagnose` and `hasten tune --budget 300s`, as a user would.
+- `hasten diagnose` and `hasten tune`, as a user would; with `--budget 300s` where the raw result names no other.
 - **The best of all settings**: every optimization alone beside the unmodified script, in launches that take turns; what gains more than 2% in one round takes part in the next, of three; then the same on top of the best, until nothing gains. This search asks none of hasten's rules.
 - The plan beside the best of all settings, four pairs, with the 95% interval.
 

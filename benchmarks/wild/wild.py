@@ -2,7 +2,7 @@
 
     python benchmarks/wild/wild.py list
     python benchmarks/wild/wild.py try NAME [--seconds 60]         the script as it is, for a while
-    python benchmarks/wild/wild.py run [NAME ...] [--parts PART ...] [--again] [--budget 300]   one script at a time
+    python benchmarks/wild/wild.py run [NAME ...] [--parts PART ...] [--again] [--budget 600]   one script at a time
     python benchmarks/wild/wild.py table
 
 The parts of a run: `diagnose`; `oracle`, the best of all settings, which asks no rule of hasten's; `edit`, what the first
@@ -154,6 +154,7 @@ def _tuned(
     code = _ended([*HASTEN, "tune", "--budget", f"{budget:g}s", *_after(script)], directory, variables, out, LONGEST)
     took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
     found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _alive(script)}
+    found["budget"] = budget
     saved = sorted((directory / ".hasten" / "tunings").glob("*/tuning.json"))
     if not saved:
         restore(script)
@@ -405,7 +406,7 @@ def main() -> None:
     trying.add_argument("--seconds", type=float, default=60.0)
     running = commands.add_parser("run")
     running.add_argument("names", nargs="*")
-    running.add_argument("--budget", type=float, default=300.0)
+    running.add_argument("--budget", type=float, default=600.0)
     running.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     running.add_argument("--again", action="store_true")
     wanted, known = parser.parse_args(), scripts()
