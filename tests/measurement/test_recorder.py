@@ -7,6 +7,7 @@ import pytest
 
 from hasten.launch.folding import FoldedStep, validation_cycles
 from hasten.launch.recorder import Recorded, segment_means, where
+from hasten.measurement.followups import read_switches
 from hasten.protocol import from_json, to_json
 from hasten.raw_run import (
     AUTOCAST,
@@ -42,6 +43,7 @@ class Writer:
         self.at = 100.0
         self.spans, self.segments, self.places = [], [], []
         self.changes = {}
+        self.device = "cpu"
 
     def place(self, line, function="main"):
         self.places.append((SCRIPT, line, function))
@@ -51,7 +53,7 @@ class Writer:
         self.spans.append(Span(kind, self.at, self.at + seconds, detail))
         self.at += seconds
 
-    def step(self, name, *, flags=LEARNS, before=()):
+    def step(self, name, *, flags=LEARNS, before=(), optimizing=0.5, idle=0.5):
         for kind, seconds, detail in before:
             self.span(kind, seconds, detail)
         self.span("next", 1.0, Fetched(0, 16, None))
@@ -60,13 +62,13 @@ class Writer:
             self.span("backward", 1.0)
         else:
             self.at += 2.0
-        self.span("optimizer", 0.5, 41)
-        self.at += 0.5
+        self.span("optimizer", optimizing, 41)
+        self.at += idle
         self.segments[-1].ends.append(self.at)
 
-    def segment(self, name, count=3, *, settle=0, **step):
+    def segment(self, name, count=3, *, settle=0, is_baseline=False, **step):
         self.at += 10.0
-        self.segments.append(RawSegment(name=name, began=self.at, settle=settle))
+        self.segments.append(RawSegment(name=name, began=self.at, settle=settle, is_baseline=is_baseline))
         for _ in range(count):
             self.step(name, **step)
         return self
@@ -79,7 +81,7 @@ class Writer:
             spans=self.spans,
             places=self.places,
             **{"loaders": [RawLoader(settings=LOADER)], **self.changes},
-            facts=RawFacts(num_threads=2, optimizers=(OPTIMIZER,)),
+            facts=RawFacts(num_threads=2, optimizers=(OPTIMIZER,), device=self.device),
         )
         return Recorded(from_json(RawRun, to_json(raw), source="it"), list(stages))
 
@@ -322,3 +324,15 @@ def test_a_cycle_goes_from_one_validation_to_the_next():
 
 
 ROWS = ((1.0, 0), (3.0, 1), (1.0, 0), (5.0, 1), (2.0, 0), (2.0, 0), (4.0, 1))
+
+
+@pytest.mark.parametrize(("device", "is_seen"), [("cpu", True), ("cuda", False)])
+def test_a_fused_optimizer_is_seen_in_the_optimizer_though_the_rest_of_the_step_varies(writer, device, is_seen):
+    """On a GPU the host's time in the optimizer is that of queueing."""
+    writer.device = device
+    for idle in (0.2, 1.2, 0.4, 0.9):
+        writer.segment("unfused_optimizer", is_baseline=True, idle=idle)
+        writer.segment("unfused_optimizer", optimizing=0.1, idle=1.4 - idle)
+    (found,) = read_switches(writer.recorded())
+    assert found.ratio.value == pytest.approx(0.9, abs=0.03)
+    assert (found.ratio.high < 0.95) is is_seen

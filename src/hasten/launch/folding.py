@@ -225,14 +225,34 @@ def segment_means(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool =
     The last batch of an epoch is often a small one. Where batches differ, steps count by their samples, so that a
     segment that met small ones does not seem faster.
     """
+    segments = _regular_steps(steps, name, is_baseline=is_baseline)
+    # Joined batches are meant to be larger: their steps are compared with each other.
+    typical = typical_size(s.num_samples for s in steps if (s.name == JOIN) == (name == JOIN))
+    return [_mean_regular(inside, typical) for inside in segments.values()]
+
+
+def phase_means(steps: Sequence[FoldedStep], name: str, phase: Phase, *, is_baseline: bool) -> list[float]:
+    """The same, with all but one phase as long as it is in the mean of both sides.
+
+    What changes that phase alone is seen in it sooner than in the step, whose other phases vary by more than is saved.
+    """
+    sides = {side: _regular_steps(steps, name, is_baseline=side) for side in (False, True)}
+    every = [step for segments in sides.values() for inside in segments.values() for step in inside]
+    rest = statistics.fmean(step.regular - step.phases.get(phase, 0.0) for step in every) if every else 0.0
+    return [
+        rest + statistics.fmean(step.phases.get(phase, 0.0) for step in inside)
+        for inside in sides[is_baseline].values()
+    ]
+
+
+def _regular_steps(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool) -> dict[int, list[FoldedStep]]:
+    """The counted steps by segment, without those that start an epoch."""
     segments: dict[int, list[FoldedStep]] = defaultdict(list)
     for step in steps:
         is_one = step.name == name and step.is_baseline == is_baseline
         if is_one and step.counted and not step.starts_epoch:
             segments[step.segment].append(step)
-    # Joined batches are meant to be larger: their steps are compared with each other.
-    typical = typical_size(s.num_samples for s in steps if (s.name == JOIN) == (name == JOIN))
-    return [_mean_regular(inside, typical) for inside in segments.values()]
+    return segments
 
 
 def _mean_regular(steps: Sequence[FoldedStep], typical: float | None) -> float:

@@ -18,7 +18,7 @@ import msgspec
 
 from hasten.agent.segments import JOINED
 from hasten.diagnosis.compute_rules import SMALL_BATCH
-from hasten.launch.folding import epoch_starts, segment_means, validation_cycles
+from hasten.launch.folding import epoch_starts, phase_means, segment_means, validation_cycles
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
 from hasten.optimizations.catalog import EXPERIMENTS
@@ -200,11 +200,7 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
     """What the alternating run said of each switch, of replay and of the loader alone."""
     raw, steps = recorded.raw, recorded.steps
     names, baselines = (dict.fromkeys(s.name for s in steps if s.is_baseline == is_one) for is_one in (False, True))
-    found = [
-        _compared(name, recorded, segment_means(steps, name, is_baseline=True))
-        for name in names
-        if name in baselines and name not in raw.not_applied
-    ]
+    found = [_switched(name, recorded) for name in names if name in baselines and name not in raw.not_applied]
     found += [Intervention(name=name, note=f"not applied: {why}") for name, why in raw.not_applied.items()]
     if DEVICE_REPLAY in names and DEVICE_REPLAY not in raw.not_applied:
         found.append(_compared(DEVICE_REPLAY, recorded, segment_means(steps, REPLAY)))
@@ -228,9 +224,23 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
     return found
 
 
+def _switched(name: str, recorded: Recorded) -> Intervention:
+    """A switch against its own baseline; by the phase alone that it acts in, where the host waits for what it calls."""
+    experiment = EXPERIMENTS[name][0] if name in EXPERIMENTS else None
+    if experiment is None or experiment.within is None or recorded.raw.facts.device != "cpu":
+        return _compared(name, recorded, segment_means(recorded.steps, name, is_baseline=True))
+    sides = [
+        phase_means(recorded.steps, name, experiment.within, is_baseline=is_baseline) for is_baseline in (False, True)
+    ]
+    return compare(name, *sides, num_steps=_counted(name, recorded))
+
+
+def _counted(name: str, recorded: Recorded) -> int:
+    return sum(s.name == name and not s.is_baseline and s.counted for s in recorded.steps)
+
+
 def _compared(name: str, recorded: Recorded, baseline: Sequence[float]) -> Intervention:
-    number = sum(s.name == name and not s.is_baseline and s.counted for s in recorded.steps)
-    return compare(name, segment_means(recorded.steps, name), baseline, num_steps=number)
+    return compare(name, segment_means(recorded.steps, name), baseline, num_steps=_counted(name, recorded))
 
 
 def compare(
