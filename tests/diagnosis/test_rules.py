@@ -385,6 +385,16 @@ def test_accumulation_is_healthy():
     assert kinds(run(steps=steps(phases=phases, seconds=0.4, num_batches=4, num_samples=128))) == []
 
 
+@pytest.mark.parametrize(("seconds", "first"), [(0.011, "unfused_optimizer"), (0.02, "script_bound")])
+def test_what_was_confirmed_comes_before_an_estimate_of_hardly_more(seconds, first):
+    own = {"phases": {"forward": 0.03, "backward": 0.04, "optimizer": 0.02, "script": seconds}, "seconds": 0.1}
+    found = diagnose(
+        run(steps=steps(**own), hot_lines=(hot(seconds),), interventions=[tried("unfused_optimizer", 0.9)])
+    ).findings
+    assert {f.kind for f in found} == {"unfused_optimizer", "script_bound"}
+    assert found[0].kind == first
+
+
 def test_validating_and_saving_once_an_epoch_is_healthy():
     seen = steps(rare={"validation": (20, 1.0), "checkpoint": (20, 1.0)})
     facts = {"steps_per_epoch": 20.0, "steps_per_validation": 20.0, "steps_per_checkpoint": 20.0}
