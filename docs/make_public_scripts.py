@@ -24,7 +24,7 @@ For each script, on an otherwise idle machine with two cores of a server CPU and
 - **The best of all settings**: every optimization alone beside the unmodified script, in launches that take turns; what gains more than 2% in one round takes part in the next, of three; then the same on top of the best, until nothing gains. This search asks none of hasten's rules.
 - The plan beside the best of all settings, four pairs, with the 95% interval.
 
-A first finding is **right** if the optimization that gains most alone answers it, or one within 3% of it, or one that gains 5% and whose 95% interval does not tell it from the best; if the finding asks for an edit of the source, the edit is made and `hasten prove` measures it. If nothing gains 5%, no finding may promise 5%. A gain whose interval reaches as far below 1 as its value is above it counts as luck. **Plan / best** below 1 is regret. **Known at**: when the plan had 90% of its final gain. Rules were developed on one half of the manifest, chosen by a hash of the name; scripts of the other half are marked with *.
+A first finding is **right** if the optimization that gains most alone answers it, or one within 3% of it, or one that gains 5% and whose 95% interval does not tell it from the best; if the finding asks for an edit of the source, the edit is made and `hasten prove` measures it. If nothing gains 5%, no finding may promise 5%; where the interval of what answers it holds 5%, the script is not judged. A gain whose interval reaches as far below 1 as its value is above it counts as luck. **Plan / best** below 1 is regret. **Known at**: when the plan had 90% of its final gain. Rules were developed on one half of the manifest, chosen by a hash of the name; scripts of the other half are marked with *.
 
 {summary}
 
@@ -64,8 +64,8 @@ def sentence(found: dict[str, Any]) -> str:
         f"{found['slower_than_before']}. Of the scripts that gain, half know 90% of their gain within "
         f"{at:.0f} s. "
         f"Of {sum(promised.values())} findings that promise 5% or more, an optimization or edit that answers them gains "
-        f"5% for {promised['confirmed']}, and less for {promised['unconfirmed']}; for {promised['unchecked']} nothing "
-        "that was measured does what they ask."
+        f"5% for {promised['confirmed']}, perhaps for {promised['possible']}, and less for {promised['refuted']}; for "
+        f"{promised['unchecked']} nothing that was measured does what they ask."
         if at is not None
         else f"So far {found['scripts']} scripts were measured."
     )

@@ -165,6 +165,16 @@ def compared(one: list[float], other: list[float]) -> Found:
     return (estimate.value, estimate.low, estimate.high)
 
 
+def is_luck(speedup: Sequence[float | None]) -> bool:
+    """Whether a gain may be none: of twenty optimizations that do nothing, one seems to gain.
+
+    Args:
+        speedup: Value, low and high; None: one round alone, in which it gained next to nothing.
+    """
+    value, low, _ = speedup
+    return value is not None and low is not None and value >= 1.0 and low < 2.0 - value
+
+
 def search(oracle: Oracle, out: Path) -> None:
     """Every optimization alone, then greedily what helps on top of the best so far; written as it is found."""
     known: dict[str, Any] = {"alone": {}, "added": [], "best": {}, "best_speedup": (1.0, 1.0, 1.0)}
@@ -172,8 +182,7 @@ def search(oracle: Oracle, out: Path) -> None:
     waiting = oracle.helpful({}, [one for one in ALONE if not oracle.changes_nothing(one)], told)
     while waiting:
         added, *rest = waiting
-        speedup, low, _ = told[json.dumps(added)]
-        if low < 2.0 - speedup:  # as likely luck as not
+        if is_luck(told[json.dumps(added)]):
             waiting = rest
             continue
         known["best_speedup"] = told[json.dumps(added)] if not best else None  # of several it is measured at the end

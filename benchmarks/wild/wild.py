@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from oracle import is_luck
 from sources import CACHE, HERE, Script, apply, leftovers, prepare, restore, scripts
 
 from hasten.machine.machine import read_machine
@@ -153,8 +154,8 @@ def _tuned(
     start = time.monotonic()
     code = _ended([*HASTEN, "tune", "--budget", f"{budget:g}s", *_after(script)], directory, variables, out, LONGEST)
     took, left, load = time.monotonic() - start, _left(script), os.getloadavg()[0]
-    found: dict[str, object] = {"seconds": took, "exit_code": code, "left": left, "processes": _alive(script)}
-    found["budget"] = budget
+    found: dict[str, object] = {"seconds": took, "budget": budget, "exit_code": code, "left": left}
+    found["processes"] = _alive(script)
     saved = sorted((directory / ".hasten" / "tunings").glob("*/tuning.json"))
     if not saved:
         restore(script)
@@ -238,7 +239,7 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     oracle, diagnose = found.get("oracle", {}), found["diagnose"]
     alone = {key: v for key, v in oracle.get("alone", {}).items() if isinstance(v, list)}
     edit = found.get("edit", {}).get("gain")
-    gains = [v for v in [*alone.values(), *([edit] if edit else [])] if not _is_luck(v)]
+    gains = [v for v in [*alone.values(), *([edit] if edit else [])] if not is_luck(v)]
     most = max(gains, key=lambda v: v[0], default=[1.0, None, None])
     gain = most[0]
     best = [key for key in sorted(alone, key=lambda key: -alone[key][0]) if _ties(alone[key], most)]
@@ -248,7 +249,8 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     if not oracle or "failed" in oracle:
         right = None
     elif gain < GAINS:
-        right = first is None or checks(found).get(first["kind"], "confirmed") == "confirmed"
+        state = checks(found).get(first["kind"]) if first is not None else None
+        right = None if state == "possible" else state is None
     elif edit and first is not None and first["kind"] == found["edit"]["answers"]:
         right = _ties(edit, most)
     else:
@@ -270,7 +272,8 @@ def checks(found: dict[str, Any]) -> dict[str, str]:
         found: A script's results.
 
     Returns:
-        Kind of finding to "confirmed", "unconfirmed", or "unchecked" if nothing that was measured answers it.
+        Kind of finding to "confirmed", that much is gained, and surely something; "possible", the interval holds that
+        much; "refuted"; "unchecked", nothing that was measured answers it.
     """
     oracle, diagnose, edit = found.get("oracle", {}), found["diagnose"], found.get("edit", {})
     if "alone" not in oracle:
@@ -284,15 +287,13 @@ def checks(found: dict[str, Any]) -> dict[str, str]:
         gains = [v for key, v in oracle["alone"].items() if isinstance(v, list) and answering & {*json.loads(key)}]
         if edit.get("gain") and edit["answers"] == kind:
             gains.append(edit["gain"])
-        reached = any(v[0] >= GAINS or (v[2] or 0.0) >= GAINS for v in gains)
-        made[kind] = "confirmed" if reached else "unconfirmed" if gains else "unchecked"
+        if any(value >= GAINS and (low or 0.0) > 1.0 for value, low, _ in gains):
+            made[kind] = "confirmed"
+        elif any((high or value) >= GAINS for value, _, high in gains):
+            made[kind] = "possible"
+        else:
+            made[kind] = "refuted" if gains else "unchecked"
     return made
-
-
-def _is_luck(speedup: list[float | None]) -> bool:
-    """Whether a gain is as likely luck as not: of twenty optimizations that do nothing, one seems to gain."""
-    value, low, _ = speedup
-    return value is not None and low is not None and value >= 1.0 and low < 2.0 - value
 
 
 def _ties(one: list[float | None], best: list[float | None]) -> bool:
@@ -376,7 +377,7 @@ def summary(known: dict[str, Script]) -> dict[str, Any]:
         "regret_of_5_percent_at_most": sum(r[0] >= 0.95 for r in reached),
         "regrets": len(reached),
         "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in speedups),
-        "findings": {state: checked.count(state) for state in ("confirmed", "unconfirmed", "unchecked")},
+        "findings": {state: checked.count(state) for state in ("confirmed", "possible", "refuted", "unchecked")},
         "healthy": sum(row["right"] is not None and row["gain_alone"] < GAINS for row in judgements),
         "median_known_at": times[len(times) // 2] if times else None,
         "left_something": [name for name, one in zip(names, found) if _left_something(one)],

@@ -72,7 +72,7 @@ def test_what_the_log_says_of_the_planted_edits_is_in_the_raw_results():
 @pytest.mark.parametrize(
     ("name", "folder", "title", "told"),
     [
-        ("diagnosis", "faulty", "2026-11-27, sides that start together", "{} of {}."),
+        ("diagnosis", "faulty", "2026-11-27, the phase instead of the step", "{} of {}."),
         ("diagnosis_unseen", "faulty/unseen", "2026-11-26, fifteen scripts that no rule had seen", "{} of {}."),
     ],
 )

@@ -108,12 +108,14 @@ class Models:
         """Every root has been called."""
         self._wrapped.undo()  # a wrapper that another library has wrapped since stays, and does nothing
         self._discovering = None
-        # What was called may have been made for that call alone, around a model that stays: an ODE solver does so.
-        held = {id(parameter) for module in self.roots() for parameter in module.parameters()}
-        for module in _ancestors_of({id(p) for p in self.parameters()} - held) if not self.compiled else ():
-            self._note(module)
-        if self.compiled:
-            for module in _ancestors_of({id(parameter) for parameter in self.parameters()}):
+        learned = {id(parameter) for parameter in self.parameters()}
+        if not self.compiled:
+            # What was called may have been made for that call alone, around a model that stays: an ODE solver does so.
+            held = {id(parameter) for module in self.roots() for parameter in module.parameters()}
+            for module in _ancestors_of(learned - held):
+                self._note(module)
+        else:
+            for module in _ancestors_of(learned):
                 for call in self._calls():  # blocks that were compiled one by one
                     if call.module() is not module and call.shares_with(module):
                         self._let_go(call)

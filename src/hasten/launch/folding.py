@@ -231,18 +231,22 @@ def segment_means(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool =
     return [_mean_regular(inside, typical) for inside in segments.values()]
 
 
-def phase_means(steps: Sequence[FoldedStep], name: str, phase: Phase, *, is_baseline: bool) -> list[float]:
-    """The same, with all but one phase as long as it is in the mean of both sides.
+def phase_means(steps: Sequence[FoldedStep], name: str, phase: Phase) -> tuple[list[float], list[float]]:
+    """The same of both sides, as if every other phase took as long in each step as in the mean of all.
 
-    What changes that phase alone is seen in it sooner than in the step, whose other phases vary by more than is saved.
+    What changes one phase alone shows in that phase first: the others vary by more than is saved.
+
+    Returns:
+        Seconds by segment: with what the segments turn on, and without.
     """
-    sides = {side: _regular_steps(steps, name, is_baseline=side) for side in (False, True)}
-    every = [step for segments in sides.values() for inside in segments.values() for step in inside]
+    sides = [_regular_steps(steps, name, is_baseline=is_baseline) for is_baseline in (False, True)]
+    every = [step for segments in sides for inside in segments.values() for step in inside]
     rest = statistics.fmean(step.regular - step.phases.get(phase, 0.0) for step in every) if every else 0.0
-    return [
-        rest + statistics.fmean(step.phases.get(phase, 0.0) for step in inside)
-        for inside in sides[is_baseline].values()
-    ]
+    candidate, baseline = (
+        [rest + statistics.fmean(step.phases.get(phase, 0.0) for step in inside) for inside in segments.values()]
+        for segments in sides
+    )
+    return candidate, baseline
 
 
 def _regular_steps(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool) -> dict[int, list[FoldedStep]]:

@@ -114,9 +114,9 @@ class Recorded:
         return tuple(sorted([*lines, *self._worker_lines()], key=lambda line: -line.seconds)[:MOST_LINES])
 
     def _share_before_backward(self) -> float:
-        """Share of the time that was sampled after a forward in which a backward followed, and nothing else.
+        """Share of the time sampled after a forward that a backward followed; 1.0 unless it is less than half.
 
-        The sampler cannot know what will follow, so the share is the marks'. Sampling is not exact to a half.
+        The sampler cannot know what will follow a forward; the marks do. Smaller differences are those of sampling.
         """
         sampled = sum(seconds for place, phase, seconds in self.raw.lines if phase == "loss" and place is not None)
         marked = sum(step.phases.get("loss", 0.0) for step in self.marked)

@@ -33,6 +33,8 @@ DATA: tuple[FindingKind, ...] = (
     "python_bound_data",
     "shallow_prefetch",
 )
+# What counts of an estimate when findings are put in order: it is the most that can be saved.
+ESTIMATED = 0.75
 OWN_CODE: tuple[FindingKind, ...] = ("sync_points", "logging_each_step", "script_bound")
 COMMUNICATION: tuple[FindingKind, ...] = (
     "exposed_communication",
@@ -56,10 +58,6 @@ ANYWHERE: tuple[FindingKind, ...] = (
     "default_stream_copy",
 )
 HOST_SIDE = (*DATA, *OWN_CODE, "busy_machine", "launch_bound")  # what keeps the host from queueing work on the device
-
-
-# Of what a finding promises, where nothing confirmed it: soft_update() of minimalRL promised 10% of a step, and gave 2%.
-ESTIMATED = 0.75
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -93,7 +91,7 @@ def diagnose(run: Run) -> Diagnosis:
 
 
 def _to_be_expected(finding: Finding) -> float:
-    """Seconds per step, to order findings by: an estimate is the most that can be saved."""
+    """Seconds per step, to order findings by."""
     return finding.recoverable if finding.confirmed_by is not None else ESTIMATED * finding.recoverable
 
 

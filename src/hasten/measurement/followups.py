@@ -227,11 +227,9 @@ def read_switches(recorded: Recorded) -> list[Intervention]:
 def _switched(name: str, recorded: Recorded) -> Intervention:
     """A switch against its own baseline; by the phase alone that it acts in, where the host waits for what it calls."""
     experiment = EXPERIMENTS[name][0] if name in EXPERIMENTS else None
-    if experiment is None or experiment.within is None or recorded.raw.facts.device != "cpu":
+    if experiment is None or experiment.acts_in is None or recorded.raw.facts.device != "cpu":
         return _compared(name, recorded, segment_means(recorded.steps, name, is_baseline=True))
-    sides = [
-        phase_means(recorded.steps, name, experiment.within, is_baseline=is_baseline) for is_baseline in (False, True)
-    ]
+    sides = phase_means(recorded.steps, name, experiment.acts_in)
     return compare(name, *sides, num_steps=_counted(name, recorded))
 
 

@@ -83,7 +83,7 @@ OPTIMIZATION = Optimization(
         "unfused_optimizer", otherwise="the optimizer takes no time worth saving, or is fused", prior=_prior
     ),
     enable=enable,
-    experiments=(Experiment(cause="unfused_optimizer", suspect=_suspect, within="optimizer", usual=0.08),),
+    experiments=(Experiment(cause="unfused_optimizer", suspect=_suspect, acts_in="optimizer", usual=0.08),),
     problems=(
         Problem(
             kind="unfused_optimizer",

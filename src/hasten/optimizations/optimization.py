@@ -109,7 +109,7 @@ class Experiment:
     toggled: bool = True  # within one process
     settle: int = 1  # steps after a change that are not counted
     seconds: Callable[[Symptoms], float] = lambda _: LEAST_SECONDS  # window of a launch of its own
-    within: Phase | None = None  # it changes nothing outside this phase; None: it may
+    acts_in: Phase | None = None  # the one phase whose work it changes; None: any
     usual: float = 0.05  # share of the step that it saves where it helps: what saves most is tried first
     spares_loading: bool = False  # it saves no more than instant data loading does
 
