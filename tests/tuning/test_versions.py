@@ -15,7 +15,7 @@ from command import run, said, train, write
 
 from hasten.errors import CommandError
 from hasten.launch.side import SideError
-from hasten.raw_run import RawQuality
+from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.records import Facts
 from hasten.tuning.evaluator import FAR, Evaluator, verdict_of
 from hasten.tuning.versions import Version, _checked, differences, of_revision
@@ -31,26 +31,40 @@ class Fake(Evaluator):
         self.changes = changes
 
     def evaluate(self, settings, *, shift=0, perturb=0, number=0):
-        return recorded(seed=shift, perturbed=bool(perturb), **self.changes)
+        return recorded(seed=shift, perturbed=bool(perturb), by_index="loader" in settings, **self.changes)
 
 
 def recorded(
-    *, seed=0, perturbed=False, first=2.3, end=0.5, apart=0.0, gradient=0.0, order=0, moved=8, fails=None, unlucky=0
+    *,
+    seed=0,
+    perturbed=False,
+    by_index=False,
+    first=2.3,
+    end=0.5,
+    apart=0.0,
+    gradient=0.0,
+    order=0,
+    draws=None,
+    moved=8,
+    fails=None,
+    unlucky=0,
 ):
     """What a launch records: losses that fall from `first` to `end`, on batches in an order.
 
     `apart`: relative distance of its losses from those of the other version; `gradient`: the same of its first gradients;
-    `unlucky`: at how many seeds its loss ends higher by chance.
+    `unlucky`: at how many seeds its loss ends higher by chance; `draws`: what its samples draw, unless that follows from
+    their index.
     """
     end += 0.04 + 0.001 * (seed // FAR) if seed < unlucky * FAR else 0.0
     if fails is not None:
         raise SideError(fails)
-    draw, own = random.Random(seed), random.Random(seed + 7)
+    drawn = "" if by_index or draws is None else draws
+    draw, own = random.Random(f"{seed}{drawn}"), random.Random(seed + 7)
     losses = []
     for n in range(NUM):
         loss = end + (first - end) * 0.9**n + draw.gauss(0, 0.01) * (n > 0)
         losses.append(loss * (1 + (apart * own.choice([-1, 1]) * n / NUM) + (1e-7 if perturbed else 0.0)))
-    rows = [[f"{n}-{i}" for i in range(4)] for n in range(NUM)]
+    rows = [[f"{n}-{i}{drawn}" for i in range(4)] for n in range(NUM)]
     random.Random(order).shuffle(rows) if order else None
     gradients = np.ones(100, np.float32) * (1 + gradient * np.linspace(-1, 1, 100).astype(np.float32))
     return RawQuality(
@@ -59,6 +73,8 @@ def recorded(
         rows=rows,
         gradients=base64.b64encode(gradients.tobytes()).decode(),
         moved=[n < moved for n in range(8)],
+        epochs=[SampledEpoch(dataset=0, order=[str(order)])] if draws is not None else [],
+        num_equal=64 * by_index,
     )
 
 
@@ -102,6 +118,20 @@ def test_the_same_samples_in_another_order_are_judged_over_seeds_and_told():
     checks, guarantee = judged({"order": 3})
     assert verdict_of(checks) == "proven" and guarantee == "precision"
     assert "the same samples come in another order" in [check.text for check in checks]
+
+
+def test_samples_that_draw_other_random_numbers_are_compared_with_the_same_ones():
+    checks, guarantee = judged({"draws": "b"}, old={"draws": "a"})
+    assert verdict_of(checks) == "proven" and guarantee == "identical"
+    assert any("draw other random numbers; with the same ones, 60 batches are the same" in c.text for c in checks)
+    worse, _ = judged({"draws": "b", "end": 0.56, "apart": 2e-3}, old={"draws": "a"})
+    assert failed(worse) == ["random draws", "band"]
+
+
+def test_samples_that_are_asked_for_in_another_order_are_judged_over_seeds():
+    checks, guarantee = judged({"draws": "b", "order": 3}, old={"draws": "a"})
+    assert guarantee == "precision"
+    assert not any("with the same ones" in check.text for check in checks)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ Nothing is known of what was changed, so how strict the comparison is follows fr
 Equal batches and losses, to the bit, are the same computation. Equal batches whose first loss and gradients agree within
 rounding, or within what fewer bits explain, compute the same; then the course of the losses decides, as in the quality check
 of a plan. A first loss that is another is another model, or another loss: lower values of it prove nothing. Where batches
-are others, epochs must hold as many samples, and the first losses must agree over seeds.
+are others because samples draw other random numbers, both are compared once these follow from each sample's index. Where
+they are others still, epochs must hold as many samples, and the first losses must agree over seeds.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from hasten.launch.side import Bench, Frequencies, SideError
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import MeasureOptions, measure
 from hasten.raw_run import RawQuality
-from hasten.records import RECORD_VERSION, Check, Facts, Guarantee, Run, VersionProof
+from hasten.records import RECORD_VERSION, Check, Facts, Guarantee, Run, Settings, VersionProof
 from hasten.safe_text import redacted
 from hasten.sandbox.workspace import Workspace
 from hasten.stats import mean_interval
 from hasten.tuning import quality
 from hasten.tuning.budget import Progress
-from hasten.tuning.evaluator import FEWEST, SEEDS, Evaluator, rounding, verdict_of
+from hasten.tuning.evaluator import FEWEST, RANDOM_BY_INDEX, SEEDS, Evaluator, rounding, verdict_of
 from hasten.tuning.trial import compare
 from hasten.tuning.trial_config import config_for
 
@@ -209,6 +210,15 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
     again = one.evaluate({}, number=1)
     batches = _same_batches(old, new, again)
     held_out = quality.held_out_equal(old, new, again)
+    drawn: Settings = {}  # under which both are compared
+    if batches.state != "passed" and old.batches and new.batches:
+        repeated = _same_batches_by_index(one, other)
+        if repeated is not None:
+            batches, drawn = repeated, RANDOM_BY_INDEX
+            if one.time_left() > 4 * SEEDS[0] * one.launch_seconds:
+                own = one.seeds({}, {}, SEEDS[0])[0], other.seeds({}, {}, SEEDS[0])[0]
+                checks.append(quality.named("random draws", quality.within_band(*own, is_script=True)))
+            old, new, again = one.evaluate(drawn), other.evaluate(drawn), one.evaluate(drawn, number=1)
     checks += [batches] + ([held_out] if held_out is not None else [])
     same_batches = batches.state == "passed" or not (old.batches or new.batches)
     identical = quality.losses_identical(old, new, again)
@@ -217,7 +227,7 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
         return "identical"
     # Otherwise equal seeds give no equal start, and only several seeds can tell.
     if same_batches and not quality.differs_from_itself(old, again):
-        rounded = rounding(old, new, again, lambda bits: one.evaluate({}, perturb=bits))
+        rounded = rounding(old, new, again, lambda bits: one.evaluate(drawn, perturb=bits))
         if rounded.state == "passed":
             checks.append(rounded)
             return "rounding"
@@ -225,7 +235,7 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
         checks.append(start)
         if start.state == "failed":
             return None
-    sides = one.seeds({}, {}, SEEDS[0])[0], other.seeds({}, {}, SEEDS[0])[0]
+    sides = one.seeds(drawn, drawn, SEEDS[0])[0], other.seeds(drawn, drawn, SEEDS[0])[0]
     if not any(check.what == "start" for check in checks):
         checks.append(_start_over_seeds([s.losses[0] for s in sides[0]], [s.losses[0] for s in sides[1]]))
     band = quality.within_band(*sides)
@@ -236,7 +246,7 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
         in_time = min(SEEDS[1], one.time_left() / max(2 * one.launch_seconds, 1e-3))
         number = min(number, SEEDS[0] + int(in_time))
         if number >= (FEWEST if harmed else SEEDS[0] + 1):
-            band = quality.within_band(one.seeds({}, {}, number)[0], other.seeds({}, {}, number)[0])
+            band = quality.within_band(one.seeds(drawn, drawn, number)[0], other.seeds(drawn, drawn, number)[0])
     checks.append(band)
     return "precision"
 
@@ -250,6 +260,23 @@ def _same_batches(old: RawQuality, new: RawQuality, again: RawQuality) -> Check:
     if before and len(before & now) > 0.9 * len(before | now):
         return quality.unknown("batches", "the same samples come in another order")
     return quality.unknown("batches", "other samples come first, or they draw other random numbers")
+
+
+def _same_batches_by_index(one: Evaluator, other: Evaluator) -> Check | None:
+    """Under hasten's loader, where a sample's random numbers follow from its index, both train on the same batches.
+
+    None if not, or if that loader does not hand out each version's own samples.
+    """
+    try:
+        old, new = one.evaluate(RANDOM_BY_INDEX), other.evaluate(RANDOM_BY_INDEX)
+    except SideError:
+        return None
+    for version, repeated in ((one, old), (other, new)):
+        if quality.own_samples(version.evaluate({}), repeated, remade=repeated).state != "passed":
+            return None
+    equal = quality.batches_equal(old, new, old)
+    text = f"samples draw other random numbers; with the same ones, {equal.text}"
+    return quality.passed("batches", text) if equal.state == "passed" else None
 
 
 def _same_start(old: float, new: float, gradients: float | None) -> Check:
