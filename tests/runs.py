@@ -94,6 +94,7 @@ def run(*, facts=None, loaders=None, on=None, interventions=(), **changes):
         "boundary": "optimizer",
         "num_threads": 2,
         "num_calls": 60.0,
+        "call_overhead": 10e-6,
         "steps_per_epoch": 100.0,
         "where": {"forward": Where(file="/home/ada/train.py", line=20)},
         "loaders": (loader(),) if loaders is None else loaders,

@@ -246,6 +246,7 @@ class RawFacts:
     optimizers: tuple[RawOptimizer, ...] = ()
     subnormal_share: float | None = None
     gather_seconds: float | None = None
+    call_overhead: float | None = None  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,7 +137,7 @@ CASES = {
         run(steps=steps(phases={**REST, "sync": 0.04}), sync_points=(sync(0.04),)),
         run(steps=steps(phases={**REST, "sync": 0.04})),
     ),
-    "launch_bound": (run(facts={"num_calls": 2000.0}), run(facts={"num_calls": None})),
+    "launch_bound": (run(facts={"num_calls": 6000.0}), run(facts={"num_calls": 6000.0, "call_overhead": None})),
     "full_precision": (fixed("full_precision"), fixed("full_precision", None)),
     "double_precision": (run(facts={"models": (DOUBLE,)}), run(facts={"models": ()})),
     "channels_first": (fixed("channels_first"), fixed("channels_first", None)),
@@ -423,6 +423,12 @@ def test_images_are_read_because_they_are_decoded():
     (finding,) = diagnose(case).findings
     assert finding.kind == "slow_decode"
     assert finding.recoverable == pytest.approx(2.2 / 40)
+
+
+def test_small_operators_recover_the_overhead_of_their_calls_and_are_none_where_they_compute():
+    (finding,) = diagnose(run(facts={"num_calls": 5000.0})).findings
+    assert finding.kind == "launch_bound" and finding.recoverable == pytest.approx(5000 * 10e-6)
+    assert diagnose(run(facts={"num_calls": 1000.0})).findings == ()
 
 
 def test_work_recovers_no_more_than_it_takes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from itertools import islice
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -22,6 +24,7 @@ from hasten.raw_run import RawFacts, RawModel, RawOptimizer
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "fastai", "timm", "deepspeed")
 MOST_ELEMENTS = 20_000_000  # looked at for subnormal numbers
+EMPTY_CALLS = 100  # of which the overhead of one is measured
 
 
 class OperatorCount(TorchDispatchMode):
@@ -83,6 +86,7 @@ def gather(session: Session) -> RawFacts:
         optimizers=tuple(_optimizer(o) for o in session.models.optimizers),
         subnormal_share=_subnormal_share(session),
         gather_seconds=_gather_seconds(session),
+        call_overhead=_call_overhead(),
     )
 
 
@@ -151,3 +155,19 @@ def _gather_seconds(session: Session) -> float | None:
             tensor.clone()
         best = min(best, time.perf_counter() - start)
     return 2 * best
+
+
+def _call_overhead() -> float:
+    """Seconds of a call into torch on numbers so few that computing them takes no time, its part of backward included."""
+    backward = inspect.unwrap(torch.autograd.grad)  # this one is not the script's
+    times: list[float] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        ones = torch.ones(1, 1, dtype=torch.float32, device="cpu")
+        parameters = ones.clone().requires_grad_(), ones[0].clone().requires_grad_()
+        for _ in range(5):
+            start, x = time.perf_counter(), ones
+            for _ in range(EMPTY_CALLS // 2):
+                x = torch.tanh(functional.linear(x, *parameters))
+            backward(x, parameters)
+            times.append((time.perf_counter() - start) / EMPTY_CALLS)
+    return min(times)

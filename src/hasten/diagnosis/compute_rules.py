@@ -12,8 +12,7 @@ from hasten.records import Finding, Interval
 from hasten.stats import scaled
 
 MANY_CALLS = 300  # from Python into PyTorch, per step
-SHORT_CALL = 60e-6  # seconds; a shorter call, backward included, is mostly call overhead
-CALLING = 5e-6  # seconds of call overhead, forward and backward
+OVERHEAD = 0.3  # of the computing that must be call overhead, for its calls to be the bottleneck
 WAITS_FOR_HOST = 0.4  # of the step; a device that waits for longer is not kept busy by the host
 READS_EACH_STEP = 0.9  # calls; they empty the device's queue, so the host is late after each
 LAUNCHING = 0.6  # of the time in which a device waits; torch.compile saved 54% of it (minGPT, H100), nn.LSTM 90%
@@ -111,17 +110,17 @@ def _tiny_batch(case: Case, computing: float) -> Finding | None:
 
 
 def _launch_bound(case: Case, computing: float) -> Finding | None:
-    calls = case.facts.num_calls
-    if not calls or calls < MANY_CALLS or computing / calls > SHORT_CALL:
+    calls, each = case.facts.num_calls, case.facts.call_overhead
+    if not calls or each is None or calls < MANY_CALLS or calls * each < OVERHEAD * computing:
         return None
-    # A fused call still does the computation: a call's time minus its overhead.
-    saved = min(0.9, CALLING / (computing / calls) + 0.5) * computing
+    saved = min(0.9 * computing, calls * each)  # a fused call still does the computation
     return Finding(
         kind="launch_bound",
         title="Bound by the overhead of many small operators",
         recoverable=saved,
         because=(
-            f"{calls:.0f} calls into PyTorch per step, {1e6 * computing / calls:.0f} µs each including backward",
+            f"{calls:,.0f} calls into PyTorch per step, {format.seconds(computing / calls)} each including backward",
+            f"a call that computes next to nothing takes {format.seconds(each)} here",
         ),
         remedy="Use fused modules (nn.GRU, scaled_dot_product_attention), vectorize loops, or torch.compile.",
         where=case.where("forward"),

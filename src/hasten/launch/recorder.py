@@ -190,6 +190,7 @@ class Recorded:
             subnormal_share=facts.subnormal_share,
             num_operators=raw.num_operators,
             num_calls=raw.num_calls,
+            call_overhead=facts.call_overhead,
             num_flops=raw.num_flops,
             run_delay=self._a_step(raw.run_delay),
             memory_requests=self._a_step(raw.memory_requests),

@@ -183,6 +183,7 @@ class Facts(Record, frozen=True):
     num_calls: float | None = (
         None  # per step, from Python into PyTorch in forward, loss and backward; a whole nn.GRU is one
     )
+    call_overhead: float | None = None  # seconds of such a call that computes next to nothing, backward included
     num_flops: float | None = None  # floating-point operations per step
     gather_seconds: float | None = None  # estimated time of gathering a batch's rows from data in memory at once
     num_training_processes: int = 1
