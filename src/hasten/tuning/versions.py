@@ -47,6 +47,8 @@ FEWER_BITS_GRADIENTS = 0.15  # the same, of the first gradients
 COUNTED = 1.6  # times: what is counted in a few seconds differs by less for no reason
 SAME_DATA = 0.02  # relative difference of the samples of an epoch that a dropped last batch explains
 SAME_START = 0.02  # relative difference of first losses over seeds
+# What a sample draws follows from its index; and workers that stay take no numbers from the generator of the order.
+SAME_DRAWS: Settings = {**RANDOM_BY_INDEX, "num_workers": 1, "persistent_workers": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +216,7 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
     if batches.state != "passed" and old.batches and new.batches:
         repeated = _same_batches_by_index(one, other)
         if repeated is not None:
-            batches, drawn = repeated, RANDOM_BY_INDEX
+            batches, drawn = repeated, SAME_DRAWS
             if one.time_left() > 4 * SEEDS[0] * one.launch_seconds:
                 own = one.seeds({}, {}, SEEDS[0])[0], other.seeds({}, {}, SEEDS[0])[0]
                 checks.append(quality.named("random draws", quality.within_band(*own, is_script=True)))
@@ -268,7 +270,7 @@ def _same_batches_by_index(one: Evaluator, other: Evaluator) -> Check | None:
     None if not, or if that loader does not hand out each version's own samples.
     """
     try:
-        old, new = one.evaluate(RANDOM_BY_INDEX), other.evaluate(RANDOM_BY_INDEX)
+        old, new = one.evaluate(SAME_DRAWS), other.evaluate(SAME_DRAWS)
     except SideError:
         return None
     for version, repeated in ((one, old), (other, new)):
