@@ -200,6 +200,12 @@ def test_threads_are_tried_as_many_as_the_workers_leave_cores():
     assert "thread_contention" not in switches(num_threads=1, loaders=(loader(num_workers=2),))
 
 
+def test_a_thread_that_was_seen_to_wait_for_a_core_has_fewer_threads_tried_first():
+    case = {"num_threads": 4, "loaders": (loader(num_workers=3),), "models": (model(num_convolutions=3),)}
+    assert [*switches(**case)].index("thread_contention") > 0
+    assert next(iter(switches(**case, run_delay=0.04))) == "thread_contention"
+
+
 def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_more():
     assert switches(num_threads=24)["thread_contention"] == 4
     assert "thread_contention" not in switches(num_threads=4)

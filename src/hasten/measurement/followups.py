@@ -47,7 +47,7 @@ class FollowUpRun:
     seconds: float = LEAST_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
-    usual: float = 1.0  # share of the step that it saves where it helps
+    expected: float = 1.0  # share of the step that it may save
     spares_loading: bool = False  # it saves no more than instant data loading does
     spares_computing: bool = False  # it saves nothing of what instant data loading does
     brief: bool = False  # the script ends soon
@@ -106,7 +106,7 @@ def choose(
     symptoms = Symptoms(facts=facts, shares=shares, machine=machine)
     suspected = [
         (experiment, optimization, value)
-        for experiment, optimization in EXPERIMENTS.values()
+        for experiment, optimization in sorted(EXPERIMENTS.values(), key=lambda pair: -pair[0].expected(symptoms))
         if (value := experiment.suspect(symptoms)) is not None
     ]
     switches = tuple(
@@ -140,14 +140,14 @@ def choose(
             inside = replace(inside, switches=())
         chosen.append(FollowUpRun(name="interventions", interventions=instruments, seconds=seconds, brief=brief))
     if inside.switches:
-        usual = max(EXPERIMENTS[one.cause][0].usual for one in switches)
+        expected = max(EXPERIMENTS[one.cause][0].expected(symptoms) for one in switches)
         chosen.append(
             FollowUpRun(
                 name="interventions",
                 interventions=inside,
                 seconds=seconds,
                 brief=brief,
-                usual=1.0 if train is None else usual,
+                expected=1.0 if train is None else expected,
                 spares_computing=True,
             )
         )
@@ -172,7 +172,7 @@ def _launch(
         brief=length < BRIEF * LEAST_SECONDS,
         environment=dict(optimization.environment(value)),
         settings={optimization.name: str(value)},
-        usual=experiment.usual,
+        expected=experiment.expected(symptoms),
         spares_loading=experiment.spares_loading,
     )
 

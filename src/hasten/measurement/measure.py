@@ -274,7 +274,7 @@ class _Measuring:
         found: list[Intervention] = []
         waiting, begun = list(chosen), list[FollowUpRun]()
         while waiting and not self._time_over():
-            further = max(waiting, key=lambda f: min(f.usual, f.most(found)))
+            further = max(waiting, key=lambda f: min(f.expected, f.most(found)))
             waiting.remove(further)
             if further.most(found) < WORTH:
                 continue

@@ -83,16 +83,10 @@ GROUPS: dict[str, tuple[Optimization, ...]] = {
     "Recipe": (batch_size.OPTIMIZATION, schedules.ADAMW, schedules.ONECYCLE, schedules.CYCLIC),
 }
 CATALOG: dict[str, Optimization] = {one.name: one for group in GROUPS.values() for one in group}
-# Causes that can be measured, with what enables the experiment: those that save most where they help come first.
+# Causes that can be measured, with what enables the experiment.
 EXPERIMENTS: dict[str, tuple[Experiment, Optimization | None]] = {
-    experiment.cause: (experiment, optimization)
-    for experiment, optimization in sorted(
-        [
-            *((experiment, one) for one in CATALOG.values() for experiment in one.experiments),
-            (checkpoints.EXPERIMENT, None),
-        ],
-        key=lambda pair: -pair[0].usual,
-    )
+    **{experiment.cause: (experiment, one) for one in CATALOG.values() for experiment in one.experiments},
+    checkpoints.EXPERIMENT.cause: (checkpoints.EXPERIMENT, None),
 }
 PROBLEMS: tuple[Problem, ...] = tuple(problem for one in CATALOG.values() for problem in one.problems)
 

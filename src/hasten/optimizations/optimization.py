@@ -110,8 +110,14 @@ class Experiment:
     settle: int = 1  # steps after a change that are not counted
     seconds: Callable[[Symptoms], float] = lambda _: LEAST_SECONDS  # window of a launch of its own
     acts_in: Phase | None = None  # the one phase whose work it changes; None: any
-    usual: float = 0.05  # share of the step that it saves where it helps: what saves most is tried first
+    usual: float = 0.05  # share of the step that it saves where it helps
+    lost: Callable[[Symptoms], float] = lambda _: 0.0  # seconds per step that were seen to be lost to the cause
     spares_loading: bool = False  # it saves no more than instant data loading does
+
+    def expected(self, symptoms: Symptoms) -> float:
+        """Share of the step that it may save: what may save most is tried first."""
+        step = symptoms.shares.step
+        return max(self.usual, self.lost(symptoms) / step if step else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,11 @@ def _suspect_threads(symptoms: Symptoms) -> int | None:
     return free if symptoms.on_cpu and symptoms.facts.num_threads > free else None
 
 
+def _ready_without_a_core(symptoms: Symptoms) -> float:
+    """Seconds per step."""
+    return symptoms.facts.run_delay or 0.0
+
+
 def _are_small(facts: Facts, computing: float) -> bool:
     """Whether several threads share operators that are short on average."""
     return facts.num_threads > 1 and bool(facts.num_operators) and computing < SMALL * (facts.num_operators or 0.0)
@@ -149,7 +154,9 @@ CPU_THREADS = Optimization(
     environment=_number_of_threads,
     kind="number",
     experiments=(
-        Experiment(cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12),
+        Experiment(
+            cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12, lost=_ready_without_a_core
+        ),
         Experiment(cause="too_many_threads", suspect=_suspect_sharing, settle=2, usual=0.1),
         Experiment(cause="few_threads", suspect=_suspect_few, settle=2, usual=0.3),
     ),
