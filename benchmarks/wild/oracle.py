@@ -168,11 +168,13 @@ def compared(one: list[float], other: list[float]) -> Found:
 def is_luck(speedup: Sequence[float | None]) -> bool:
     """Whether a gain may be none: of twenty optimizations that do nothing, one seems to gain.
 
+    The interval then reaches further below 1 than the value is above it, or to half of the speed.
+
     Args:
         speedup: Value, low and high; None: one round alone, in which it gained next to nothing.
     """
     value, low, _ = speedup
-    return value is not None and low is not None and value >= 1.0 and low < 2.0 - value
+    return value is not None and low is not None and value >= 1.0 and low < max(2.0 - value, 0.5)
 
 
 def search(oracle: Oracle, out: Path) -> None:
