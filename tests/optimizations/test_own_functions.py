@@ -16,12 +16,14 @@ class Scans:
 """
 
 
-def run(folder, *lines):
+def run(folder, *lines, trains=()):
     hot = [
         HotLine(where=Where(file=str(folder / file), line=line), phase="data_wait", seconds=seconds, in_worker=True)
         for file, line, seconds in lines
     ]
-    return SimpleNamespace(command=("train.py",), directory=str(folder), hot_lines=tuple(hot))
+    where = {phase: Where(file=str(folder / file), line=line) for phase, file, line in trains}
+    facts = SimpleNamespace(where=where)
+    return SimpleNamespace(command=("train.py",), directory=str(folder), hot_lines=tuple(hot), facts=facts)
 
 
 def test_functions_at_the_top_level_of_the_script_and_its_modules_are_named(tmp_path):
@@ -37,3 +39,9 @@ def test_methods_and_files_elsewhere_have_no_name(tmp_path):
     elsewhere = tmp_path.parent / "other.py"
     elsewhere.write_text("def load(index):\n    return index\n")
     assert own_functions(run(tmp_path, ("train.py", 8, 1.0), ("../other.py", 2, 1.0), ("gone.py", 1, 1.0))) == {}
+
+
+def test_the_function_that_trains_makes_no_samples(tmp_path):
+    (tmp_path / "train.py").write_text("def main(trainer):\n    trainer.fit()\n\n\ndef window(path): pass\n")
+    lines = [("train.py", 2, 4.0), ("train.py", 5, 4.0)]
+    assert own_functions(run(tmp_path, *lines, trains=[("forward", "train.py", 2)])) == {"__main__:window": 0.5}

@@ -206,15 +206,17 @@ def own_functions(run: Run) -> dict[str, float]:
     """Share (0..1) of the time that loader workers spend in lines of the script, by "module:function".
 
     Only functions at the top level of a module, for others have no name that finds them. A `__getitem__` is none of them:
-    what it returns may depend on everything.
+    what it returns may depend on everything. Nor is a function that trains: where library code makes the samples, it is
+    what called that.
     """
+    trains = {_name_of(run, where.file, where.line) for where in run.facts.where.values()}
     seconds: dict[str, float] = defaultdict(float)
     total = 0.0
     lines = [line for line in run.hot_lines if line.in_worker or line.phase == "data_wait"]
     for line in lines:
         total += line.seconds
         name = _name_of(run, line.where.file, line.where.line)
-        if name is not None:
+        if name is not None and name not in trains:
             seconds[name] += line.seconds
     return {name: spent / total for name, spent in sorted(seconds.items()) if spent >= OWN_WORTH * total}
 
