@@ -17,6 +17,7 @@ from hasten.raw_run import RawRun, RawSegment
 from hasten.records import Facts, LoaderFacts, ModelFacts, OptimizerFacts, Stage
 
 COMPUTING = {"data_wait": 0.001, "forward": 0.04, "backward": 0.04, "optimizer": 0.002}
+MOSTLY_VALIDATING = {"validation": 0.06, "forward": 0.01, "backward": 0.02, "optimizer": 0.002}
 WAITING = {"data_wait": 0.06, "forward": 0.015, "backward": 0.02, "optimizer": 0.002}
 
 
@@ -204,6 +205,12 @@ def test_a_thread_that_was_seen_to_wait_for_a_core_has_fewer_threads_tried_first
     case = {"num_threads": 4, "loaders": (loader(num_workers=3),), "models": (model(num_convolutions=3),)}
     assert [*switches(**case)].index("thread_contention") > 0
     assert next(iter(switches(**case, run_delay=0.04))) == "thread_contention"
+
+
+def test_what_makes_computing_faster_saves_no_more_of_a_step_that_waits():
+    case = {"models": (model(num_convolutions=3),), "num_threads": 4, "loaders": (loader(num_workers=3),)}
+    for phases, first in ((COMPUTING, "channels_first"), (MOSTLY_VALIDATING, "thread_contention")):
+        assert next(iter(switches(**case, phases=phases, run_delay=0.008))) == first
 
 
 def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_more():

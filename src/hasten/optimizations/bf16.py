@@ -15,7 +15,7 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ OPTIMIZATION = Optimization(
     enable=enable,
     helped_by=_layout,
     excludes=("fp16",),
-    experiments=(Experiment(cause="full_precision", suspect=_suspect, usual=0.35),),
+    experiments=(Experiment(cause="full_precision", suspect=_suspect, usual=0.35, saves_of=GRADIENT_PHASES),),
     problems=(
         Problem(
             kind="full_precision",

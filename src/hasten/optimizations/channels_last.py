@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hasten.errors import NotApplicableError
 from hasten.optimizations.optimization import Experiment, Optimization, Problem, Symptoms, from_finding
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ OPTIMIZATION = Optimization(
     ),
     enable=enable,
     helped_by=lambda _situation, _value: {"compile": "default"},
-    experiments=(Experiment(cause="channels_first", suspect=_suspect, usual=0.15),),
+    experiments=(Experiment(cause="channels_first", suspect=_suspect, usual=0.15, saves_of=GRADIENT_PHASES),),
     problems=(
         Problem(
             kind="channels_first",

@@ -15,7 +15,7 @@ from hasten.optimizations.optimization import (
     Symptoms,
     from_finding,
 )
-from hasten.protocol import Value
+from hasten.protocol import GRADIENT_PHASES, Value
 
 if TYPE_CHECKING:
     from hasten.agent.handle import Handle
@@ -69,7 +69,7 @@ OPTIMIZATION = Optimization(
     enable=enable,
     kind="word",
     words=("high", "medium"),
-    experiments=(Experiment(cause="matmul_precision", suspect=_suspect, usual=0.2),),
+    experiments=(Experiment(cause="matmul_precision", suspect=_suspect, usual=0.2, saves_of=GRADIENT_PHASES),),
     problems=(
         Problem(
             kind="full_precision",

@@ -155,10 +155,15 @@ CPU_THREADS = Optimization(
     kind="number",
     experiments=(
         Experiment(
-            cause="thread_contention", suspect=_suspect_threads, settle=2, usual=0.12, lost=_ready_without_a_core
+            cause="thread_contention",
+            suspect=_suspect_threads,
+            settle=2,
+            usual=0.12,
+            saves_of=COUNTED,
+            lost=_ready_without_a_core,
         ),
-        Experiment(cause="too_many_threads", suspect=_suspect_sharing, settle=2, usual=0.1),
-        Experiment(cause="few_threads", suspect=_suspect_few, settle=2, usual=0.3),
+        Experiment(cause="too_many_threads", suspect=_suspect_sharing, settle=2, usual=0.1, saves_of=COUNTED),
+        Experiment(cause="few_threads", suspect=_suspect_few, settle=2, usual=0.3, saves_of=COUNTED),
     ),
     problems=(
         Problem(
