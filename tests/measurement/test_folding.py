@@ -9,6 +9,7 @@ from hasten.launch.folding import (
     epoch_starts,
     fold,
     loader_roles,
+    phase_means,
     segment_means,
     validations_of,
 )
@@ -544,6 +545,21 @@ def test_segments_that_met_smaller_batches_do_not_seem_faster():
     assert segment_means(steps, "on") == pytest.approx([0.5] * 4)
     same = [folded(0.3, 64, 1), folded(0.4, 64, 2)]
     assert segment_means(same, "on") == pytest.approx([0.3, 0.4])
+
+
+def test_of_what_changes_one_phase_the_others_do_not_count_nor_a_step_that_lost_its_core():
+    def step(segment, optimizer, rest):
+        phases = {"optimizer": optimizer, "forward": rest}
+        return folded(optimizer + rest, 32, segment, is_baseline=segment % 2 == 0, phases=phases)
+
+    baseline = [step(2, 0.004, rest) for rest in (0.010, 0.030, 0.020)]
+    candidate = [step(1, 0.003, rest) for rest in (0.030, 0.020, 0.010)]
+    assert phase_means([*baseline, *candidate], "on", "optimizer") == (pytest.approx([0.023]), pytest.approx([0.024]))
+    interrupted = [step(1, 0.003, 0.03), step(1, 0.003, 0.02), step(1, 0.5, 0.01)]
+    assert phase_means([*baseline, *interrupted], "on", "optimizer") == (
+        pytest.approx([0.023]),
+        pytest.approx([0.024]),
+    )
 
 
 def test_joined_batches_are_not_counted_down_to_the_size_of_one():

@@ -234,7 +234,8 @@ def segment_means(steps: Sequence[FoldedStep], name: str, *, is_baseline: bool =
 def phase_means(steps: Sequence[FoldedStep], name: str, phase: Phase) -> tuple[list[float], list[float]]:
     """The same of both sides, as if every other phase took as long in each step as in the mean of all.
 
-    What changes one phase alone shows in that phase first: the others vary by more than is saved.
+    What changes one phase alone shows in that phase first: the others vary by more than is saved. A phase is short and its
+    work the same in every step, so a segment's median stands for it, and a step that lost its core does not.
 
     Returns:
         Seconds by segment: with what the segments turn on, and without.
@@ -243,7 +244,7 @@ def phase_means(steps: Sequence[FoldedStep], name: str, phase: Phase) -> tuple[l
     every = [step for segments in sides for inside in segments.values() for step in inside]
     rest = statistics.fmean(step.regular - step.phases.get(phase, 0.0) for step in every) if every else 0.0
     candidate, baseline = (
-        [rest + statistics.fmean(step.phases.get(phase, 0.0) for step in inside) for inside in segments.values()]
+        [rest + statistics.median(step.phases.get(phase, 0.0) for step in inside) for inside in segments.values()]
         for segments in sides
     )
     return candidate, baseline
