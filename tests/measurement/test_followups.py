@@ -213,6 +213,12 @@ def test_what_makes_computing_faster_saves_no_more_of_a_step_that_waits():
         assert next(iter(switches(**case, phases=phases, run_delay=0.008))) == first
 
 
+def test_workers_that_may_keep_training_from_a_core_are_stopped_before_anything_else_is_tried():
+    crowded = {"num_threads": 4, "loaders": (loader(num_workers=3),), "run_delay": 0.02}
+    assert not inside(**crowded).switches_first
+    assert inside(**{**crowded, "run_delay": 0.001}).switches_first
+
+
 def test_threads_are_tried_as_many_as_there_are_cores_where_the_script_asks_for_more():
     assert switches(num_threads=24)["thread_contention"] == 4
     assert "thread_contention" not in switches(num_threads=4)

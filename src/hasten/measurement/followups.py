@@ -120,7 +120,7 @@ def choose(
     epoch = math.ceil(facts.steps_per_epoch) if facts.steps_per_epoch else SHORT_EPOCH + 1
     inside = Interventions(
         switches=switches,
-        switches_first=not symptoms.waits,
+        switches_first=not (symptoms.waits or symptoms.crowds),
         min_steps=epoch if epoch <= SHORT_EPOCH else 1,
     )
     seconds = length / BRIEF if brief else LEAST_SECONDS

@@ -82,6 +82,12 @@ class Symptoms:
         return self.shares.of("data_wait") >= WORTH
 
     @property
+    def crowds(self) -> bool:
+        """Whether loader workers may keep training from a core."""
+        workers = self.train.num_workers if self.train is not None else 0
+        return bool(workers) and (self.facts.run_delay or 0.0) >= WORTH * self.shares.step
+
+    @property
     def computes(self) -> bool:
         """Whether computing is a fifth of the step and more, in a model that the script does not compile."""
         compiled = any(model.compiled for model in self.facts.models)
