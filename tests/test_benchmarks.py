@@ -48,6 +48,27 @@ def test_what_a_gpu_machine_may_lack_is_downloaded_and_asked_for():
 # ------------------------------------------------------------------------------------- scripts nobody here wrote
 
 
+def of_benchmarks(path, monkeypatch):
+    """A module that lies beside what it imports, outside the package."""
+    monkeypatch.syspath_prepend(str((ROOT / "benchmarks" / path).parent))
+    return importlib.import_module(Path(path).stem)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "is_luck"),
+    [
+        ((1.09, 0.89, 1.33), True),
+        ((2.33, 0.07, 77.0), True),  # one of three launches, 11.8 times as fast
+        ((1.57, 0.63, 3.90), False),
+        ((1.10, 1.05, 1.15), False),
+        ((1.01, None, None), False),  # one round alone: judged by its value
+        ((0.90, 0.80, 1.01), False),  # no gain at all
+    ],
+)
+def test_a_gain_whose_interval_holds_its_opposite_is_luck(speedup, is_luck, monkeypatch):
+    assert of_benchmarks("wild/oracle.py", monkeypatch).is_luck(speedup) == is_luck
+
+
 @pytest.fixture(scope="module")
 def entries():
     """The scripts of the manifest."""

@@ -14,11 +14,12 @@ import runs
 from command import run, said, train, write
 
 from hasten.errors import CommandError
-from hasten.launch.side import SideError
+from hasten.launch.side import Bench, SideError
 from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.records import Facts
+from hasten.sandbox.workspace import Workspace
 from hasten.tuning.evaluator import FAR, Evaluator, verdict_of
-from hasten.tuning.versions import Version, _checked, differences, of_revision
+from hasten.tuning.versions import Version, _checked, _same_batches_by_index, differences, of_revision
 
 NUM = 60  # losses
 
@@ -244,6 +245,41 @@ def test_a_folder_without_git_is_told(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     with pytest.raises(CommandError, match="git has no HEAD"), of_revision("HEAD", Version(argv=["train.py"])):
         pass
+
+
+NOISY = """import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.rand(4) + index
+
+torch.manual_seed(0)
+loader = DataLoader(Noisy(), batch_size=8, shuffle=True{workers})
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for _ in range(1000):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_versions_that_differ_in_their_workers_train_on_the_same_batches_in_every_epoch(tmp_path):
+    with Workspace() as workspace:
+        sides = []
+        for name, workers in (("old.py", ""), ("new.py", ", num_workers=2, persistent_workers=True")):
+            (tmp_path / name).write_text(NOISY.replace("{workers}", workers))
+            bench = Bench([sys.executable, str(tmp_path / name)], workspace, patience=60.0)
+            sides.append(Evaluator(bench=bench, step_seconds=0.1, steps_per_epoch=8.0))
+        equal = _same_batches_by_index(*sides)
+    epochs = sides[0].num_steps / 8
+    assert epochs > 4 and equal.state == "passed" and f"{sides[0].num_steps} batches are the same" in equal.text
 
 
 @pytest.mark.slow
