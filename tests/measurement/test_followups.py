@@ -9,7 +9,7 @@ import runs
 
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
-from hasten.measurement.followups import broken_segment, choose, compare, spec_for
+from hasten.measurement.followups import broken_segment, choose, compare, may_be_luck, of_two_pairs, spec_for
 from hasten.measurement.measure import MeasureOptions
 from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.protocol import FixSpec, SwitchSpec
@@ -366,6 +366,33 @@ def test_a_comparison_keeps_both_sides():
     tried = compare("tf32", [0.05, 0.05, 0.06], [0.1, 0.1, 0.1], num_steps=30, settings={"a": "b"})
     assert (tried.candidate_seconds, tried.baseline_seconds, tried.ratio.value) == (0.05, 0.1, 0.5)
     assert (tried.num_steps, tried.settings) == (30, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "is_luck"),
+    [(0.085, True), (0.05, False), (0.098, False), (0.11, False)],
+    ids=["close", "half", "none", "slower"],
+)
+def test_only_a_close_gain_of_one_pair_of_launches_needs_a_second_pair(candidate, is_luck):
+    tried = compare("shallow_prefetch", [candidate] * 4, [0.1] * 4, num_steps=40)
+    assert may_be_luck(tried) is is_luck
+
+
+def test_two_pairs_of_launches_that_differ_confirm_nothing():
+    lucky = compare("shallow_prefetch", [0.085] * 4, [0.1] * 4, num_steps=40)
+    usual = compare("shallow_prefetch", [0.102] * 4, [0.1] * 4, num_steps=40)
+    together = of_two_pairs(lucky, usual)
+    assert together.ratio.low < 0.9 and together.ratio.high > 1.0 and together.num_steps == 80
+
+
+def test_two_pairs_of_launches_that_agree_confirm_it():
+    pairs = [compare("shallow_prefetch", [gain] * 4, [0.1] * 4, num_steps=40) for gain in (0.085, 0.08)]
+    assert of_two_pairs(*pairs).ratio.high < 0.9
+
+
+def test_a_pair_that_could_not_be_measured_changes_nothing():
+    tried = compare("shallow_prefetch", [0.085] * 4, [0.1] * 4, num_steps=40)
+    assert of_two_pairs(tried, compare("shallow_prefetch", [], [0.1], num_steps=0)) == tried
 
 
 def alternating():

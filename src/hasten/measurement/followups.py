@@ -2,7 +2,8 @@
 
 Experiments that can be enabled and disabled between two steps share one launch, in which they alternate with the plain
 step (A B B A), so that the machine's drift falls on both. What must be in place before the script begins gets a launch of
-its own, next to a plain one. Replay and join (batches without a loader's work) are instruments of the first kind.
+its own, next to a plain one; a gain below `LUCK` needs a second such pair, the other way round. Replay and join (batches
+without a loader's work) are instruments of the first kind.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ TOO_FEW = "too few steps were measured"
 MOST_FILES = 12  # that decoders are compared on
 ROUNDS = 4
 BRIEF = 3  # experiments that a launch must have time for, or they get less than theirs
+LUCK = 0.25  # share of the step by which two equal launches may differ
 
 
 @dataclass(kw_only=True)
@@ -194,6 +196,23 @@ def broken_segment(recorded: Recorded) -> str | None:
 def promising(tried: Intervention) -> bool:
     """Whether a launch may gain so much that it deserves a plain launch beside it."""
     return tried.ratio.low < 1 - WORTH if tried.ratio is not None else tried.note == TOO_FEW
+
+
+def may_be_luck(tried: Intervention) -> bool:
+    """Whether one pair of launches says of it what a second pair may contradict."""
+    return tried.ratio is not None and 1 - LUCK < tried.ratio.value <= 1 - WORTH and tried.ratio.high < 1.0
+
+
+def of_two_pairs(one: Intervention, other: Intervention) -> Intervention:
+    """What two pairs of launches say together: the interval covers both, because one launch may be slower by itself."""
+    if one.ratio is None or other.ratio is None:
+        return one
+    ratio = Interval(
+        math.sqrt(one.ratio.value * other.ratio.value),
+        min(one.ratio.low, other.ratio.low),
+        max(one.ratio.high, other.ratio.high),
+    )
+    return msgspec.structs.replace(one, ratio=ratio, num_steps=one.num_steps + other.num_steps)
 
 
 def read_switches(recorded: Recorded) -> list[Intervention]:
