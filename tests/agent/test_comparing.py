@@ -143,6 +143,17 @@ def test_parameters_that_stand_still_are_seen(patches):
     assert raw.moved and not any(raw.moved)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.bfloat16])
+def test_an_optimizer_may_hold_parameters_of_any_dtype(patches, dtype):
+    quality = Quality(patches, num_batches=1)
+    held = nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([held, weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+    assert quality.raw().moved == [False, True]
+
+
 def test_the_same_sample_has_the_same_fingerprint_in_another_batch(patches):
     quality = Quality(patches, num_batches=4)
     rows = torch.randn(3, 5)

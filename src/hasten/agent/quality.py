@@ -124,6 +124,9 @@ def _sums(parameter: torch.Tensor) -> torch.Tensor:
     values = torch.view_as_real(values) if values.is_complex() else values
     if values.layout != torch.strided or not values.numel():
         return torch.zeros(2, dtype=torch.float64)
+    values = (
+        values if values.is_floating_point() else values.to(torch.float64)
+    )  # Keras keeps the states of generators
     return torch.stack([values.sum(dtype=torch.float64), torch.linalg.vector_norm(values, dtype=torch.float64)])
 
 
