@@ -107,6 +107,9 @@ def test_a_trial_ends_when_time_is_over(bench, frequencies):
         (Estimate(1.2, 1.1, 1.3), 5, None),  # no look at five
         (Estimate(1.004, 1.001, 1.007), 4, "no difference"),  # sure, and not worth a line
         (Estimate(1.05, 0.9, 1.2), 4, None),
+        (Estimate(0.99, 0.9, 1.09), 3, "no difference"),
+        (Estimate(0.99, 0.31, 3.18), 3, None),  # a single disturbed pair hides a gain of a sixth
+        (Estimate(0.99, 0.6, 1.63), 6, "no difference"),  # enough of it
         (Estimate(1.05, 0.99, 1.1), 16, "inconclusive"),
         (Estimate(1.02, 0.93, 1.12), 8, "inconclusive"),  # 16 pairs would not do either
         (Estimate(1.05, 0.99, 1.11), 8, None),

@@ -28,6 +28,7 @@ from hasten.tuning.trial_config import TrialConfig, spec_of
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
 EARLY, HOPELESS = 2, 0.8  # pairs, and a speedup below which nobody waits for the first look
+NOISY = 0.1  # relative standard error of a gain, from which fewer pairs say nothing of it
 FUTILE_FROM = 6  # pairs; of fewer the spread is too uncertain to give a trial up by
 FUTILE = 0.8  # of the gain that the last look would call clear: with less in sight a trial is given up
 
@@ -178,7 +179,7 @@ def decide(estimate: Estimate, look: int, *, gives_up: bool = True, num_pairs: i
         return "faster" if estimate.value >= WORTH else "no difference"
     if estimate.high < 1.0:
         return "slower"
-    if gives_up and estimate.value < WORTH:
+    if gives_up and estimate.value < WORTH and (num_pairs >= FUTILE_FROM or _error(estimate, num_pairs) < NOISY):
         return "no difference"
     last = look >= max(LOOKS)
     hopeless = num_pairs >= FUTILE_FROM and estimate.value < 1 + FUTILE * (_at_last_look(estimate, num_pairs) - 1)
@@ -190,9 +191,14 @@ def _last_look(num_pairs: int) -> int:
     return max(number for number in LOOKS if number <= num_pairs)
 
 
+def _error(estimate: Estimate, num_pairs: int) -> float:
+    """The relative standard error of a speedup."""
+    return math.log(estimate.high / estimate.value) / LOOKS[_last_look(num_pairs)]
+
+
 def _at_last_look(estimate: Estimate, num_pairs: int) -> float:
     """The least gain that the last look would call clear, if the spread of pairs stays the same."""
-    spread = math.log(estimate.high / estimate.value) * math.sqrt(num_pairs) / LOOKS[_last_look(num_pairs)]
+    spread = _error(estimate, num_pairs) * math.sqrt(num_pairs)
     last = max(LOOKS)
     return math.exp(LOOKS[last] * spread / math.sqrt(last))
 
