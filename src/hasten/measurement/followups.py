@@ -2,8 +2,8 @@
 
 Experiments that can be enabled and disabled between two steps share one launch, in which they alternate with the plain
 step (A B B A), so that the machine's drift falls on both. What must be in place before the script begins gets a launch of
-its own, next to a plain one; a gain below `LUCK` needs a second such pair, the other way round. Replay and join (batches
-without a loader's work) are instruments of the first kind.
+its own, next to a plain one, and where it gains less than `LUCK`, a second such pair in the reverse order, if there is
+time. Replay and join (batches without a loader's work) are instruments of the first kind.
 """
 
 from __future__ import annotations
