@@ -143,10 +143,10 @@ def test_parameters_that_stand_still_are_seen(patches):
     assert raw.moved and not any(raw.moved)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.bfloat16, torch.float8_e4m3fn])
 def test_an_optimizer_may_hold_parameters_of_any_dtype(patches, dtype):
     quality = Quality(patches, num_batches=1)
-    held = nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+    held = nn.Parameter(torch.ones(3).to(dtype), requires_grad=False)
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([held, weight], lr=0.1)
     weight.sum().backward()

@@ -9,7 +9,16 @@ import runs
 
 from hasten.launch.recorder import Recorded
 from hasten.launch.shares import Shares
-from hasten.measurement.followups import broken_segment, choose, compare, may_be_luck, of_two_pairs, spec_for
+from hasten.measurement import measure
+from hasten.measurement.followups import (
+    FollowUpRun,
+    broken_segment,
+    choose,
+    compare,
+    may_be_luck,
+    of_two_pairs,
+    spec_for,
+)
 from hasten.measurement.measure import MeasureOptions
 from hasten.optimizations.catalog import EXPERIMENTS
 from hasten.protocol import FixSpec, SwitchSpec
@@ -393,6 +402,41 @@ def test_two_pairs_of_launches_that_agree_confirm_it():
 def test_a_pair_that_could_not_be_measured_changes_nothing():
     tried = compare("shallow_prefetch", [0.085] * 4, [0.1] * 4, num_steps=40)
     assert of_two_pairs(tried, compare("shallow_prefetch", [], [0.1], num_steps=0)) == tried
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The launches that trying a deeper prefetch makes, where each pair shows the next of the ratios."""
+
+    def launched(*ratios, begun_within=60.0):
+        made, left = [], [*ratios]
+        further = FollowUpRun(name="shallow_prefetch", fixes=(FixSpec(name="prefetch", installer="", value=4),))
+        measuring = measure._Measuring([], [], None, MeasureOptions(begun_within=begun_within), None, module=False)
+        monkeypatch.setattr(measuring, "_one", lambda _, one: made.append("fixed" if one.fixes else "plain") or one)
+        monkeypatch.setattr(measure, "_read", lambda launch: launch)
+        monkeypatch.setattr(
+            measure, "against", lambda *_: compare("shallow_prefetch", [left.pop(0)] * 4, [1.0] * 4, num_steps=40)
+        )
+        return measuring._tried("", further, None)[0], made
+
+    return launched
+
+
+def test_a_close_gain_is_measured_in_two_pairs_in_reverse_order(launched):
+    tried, made = launched(0.85, 0.85, 0.8)
+    assert made == ["fixed", "plain", "plain", "fixed"]
+    assert tried.ratio.high == pytest.approx(0.85) and tried.ratio.low == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "made"), [((0.5, 0.5), ["fixed", "plain"]), ((0.99,), ["fixed"])], ids=["large", "none"]
+)
+def test_other_gains_are_measured_in_no_second_pair(launched, ratios, made):
+    assert launched(*ratios)[1] == made
+
+
+def test_no_second_pair_begins_where_its_time_is_over(launched):
+    assert launched(0.85, 0.85, begun_within=1.0)[1] == ["fixed", "plain"]
 
 
 def alternating():

@@ -22,6 +22,7 @@ from hasten.raw_run import RawQuality
 Function = Callable[..., object]
 MOST_LOSSES = 20_000
 NUM_SAMPLED = 1 << 16  # values of gradients and parameters that are kept
+REDUCED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # dtypes that torch has norms of
 ROW_BYTES = 4096  # of a sample that its fingerprint is made of
 
 
@@ -124,9 +125,8 @@ def _sums(parameter: torch.Tensor) -> torch.Tensor:
     values = torch.view_as_real(values) if values.is_complex() else values
     if values.layout != torch.strided or not values.numel():
         return torch.zeros(2, dtype=torch.float64)
-    values = (
-        values if values.is_floating_point() else values.to(torch.float64)
-    )  # Keras keeps the states of generators
+    if values.dtype not in REDUCED:
+        values = values.to(torch.float64)
     return torch.stack([values.sum(dtype=torch.float64), torch.linalg.vector_norm(values, dtype=torch.float64)])
 
 
