@@ -1,10 +1,14 @@
 """What looks as if it were accepted, and would do something else than meant, is refused before anything runs."""
 
+import argparse
 import sys
+from pathlib import Path
 
 import pytest
 
 from hasten.cli import main
+from hasten.cli.parts import command_of
+from hasten.errors import CommandError
 from hasten.launch.launch import command_argv
 
 IGNORES = "import torch\nraise SystemExit('it was started')\n"
@@ -63,6 +67,27 @@ def test_a_script_gets_options_that_its_source_names_and_all_behind_two_dashes(c
     code = main(["diagnose", *words])
     said = capfd.readouterr().err
     assert code == 1 and "it was started" in said and "comes after" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        (["-hs", "128", "-v", "words.txt"], True),
+        (["--learning-rate=0.1", "--seed", "3"], True),
+        (["--seed", "3"], False),
+        (["-v"], False),
+    ],
+)
+def test_a_script_that_reads_its_options_in_another_file_gets_all_of_them(words, passed):
+    Path("elsewhere.py").write_text("from network import train\n\ntrain()\n")
+    args = argparse.Namespace(
+        words=["elsewhere.py", *words], module=False, options=["-v", "--seed"], subcommand="tune"
+    )
+    if passed:
+        assert command_of(args) == args.words
+    else:
+        with pytest.raises(CommandError, match=f"{words[0]} comes after elsewhere.py"):
+            command_of(args)
 
 
 def test_a_program_beside_this_python_is_found_where_its_environment_is_not_activated(monkeypatch, tmp_path):

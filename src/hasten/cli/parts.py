@@ -132,7 +132,7 @@ def command_of(args: argparse.Namespace) -> list[str]:
 
     Raises:
         CommandError: no command was given, or an option of hasten comes after the script's name, where it would be passed
-            to the script. It is passed on if the script's source contains the option, or after "--".
+            to the script. It is passed on if the script's source contains the option or lacks others too, or after "--".
     """
     words: list[str] = args.words
     if words[:1] == ["--"]:
@@ -160,13 +160,21 @@ def command_of(args: argparse.Namespace) -> list[str]:
 
 
 def _misplaced(words: Sequence[str], options: Collection[str], *, module: bool) -> str | None:
-    """The first option of hasten after a script whose source does not contain it; None without one."""
+    """The first option of hasten after a script whose source does not contain it; None without one.
+
+    None too where the source lacks an option that hasten does not have: then the script's options are read elsewhere.
+    """
     script = Path(*words[0].split(".")).with_suffix(".py") if module else Path(words[0])
     if script.suffix != ".py" or not script.is_file():
         return None
-    source = script.read_text(encoding="utf-8", errors="replace")
-    found = (word.partition("=")[0] for word in words[1:])
-    return next((name for name in found if name in options and name.lstrip("-") not in source), None)
+    source = script.read_text(encoding="utf-8", errors="replace").replace("-", "_")
+    given = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
+    unknown = [
+        name
+        for name in given
+        if (name.lstrip("-") if name.startswith("--") else name).replace("-", "_") not in source
+    ]
+    return unknown[0] if unknown and all(name in options for name in unknown) else None
 
 
 def hasten_line(command: str, words: Sequence[str], *options: str) -> str:
