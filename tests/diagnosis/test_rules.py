@@ -431,6 +431,13 @@ def test_small_operators_recover_the_overhead_of_their_calls_and_are_none_where_
     assert diagnose(run(facts={"num_calls": 1000.0})).findings == ()
 
 
+def test_the_overhead_of_calls_is_no_cost_of_float64():
+    (alone,) = diagnose(run(facts={"models": (DOUBLE,), "num_calls": 0.0})).findings
+    found = diagnose(run(facts={"models": (DOUBLE,), "num_calls": 5000.0})).findings
+    assert [finding.kind for finding in found] == ["launch_bound", "double_precision"]
+    assert alone.recoverable - found[1].recoverable == pytest.approx(0.5 * 5000 * 10e-6)
+
+
 def test_work_recovers_no_more_than_it_takes():
     cheap = {
         "stages": (stage("transform", "Normalize", 0.2),),

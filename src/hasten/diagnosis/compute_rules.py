@@ -34,10 +34,11 @@ def findings(case: Case, tried: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _double_precision(case: Case) -> Finding | None:
-    """Weights in float64: twice the bytes of float32, and half the SIMD throughput."""
+    """Weights in float64: twice the bytes of float32, and half the SIMD throughput. A call costs the same in both."""
     models = [m for m in case.facts.models if "float64" in m.dtypes]
-    computing = case.phase("forward", "loss", "backward", "optimizer")
-    if not models:
+    computing = case.phase(*GRADIENT_PHASES)
+    computing -= (case.facts.num_calls or 0) * (case.facts.call_overhead or 0.0)
+    if not models or computing <= 0:
         return None
     return Finding(
         kind="double_precision",
