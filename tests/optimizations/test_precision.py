@@ -3,6 +3,7 @@
 import copy
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hasten.agent.mixed_precision import LossScale
 from hasten.devices import accelerator
+from hasten.optimizations.float32 import use_float32
 
 
 class Net(nn.Module):
@@ -294,3 +296,32 @@ def test_taken_off_contexts_are_as_the_script_wrote_them(put_on, process):
     fit(WithOptions(amp=False))
     process.patches.undo()
     assert torch.autocast.__enter__ is entering
+
+
+FLOAT64 = torch.float64
+IN_FLOAT64 = {
+    "a dtype": lambda: torch.ones(2, dtype=torch.float64),
+    "another name of it": lambda: torch.ones(2).to(torch.double),
+    "a method": lambda: torch.ones(2).double(),
+    "a class": lambda: torch.ones(2).type(torch.DoubleTensor),
+    "a model": lambda: nn.Linear(2, 2).double().weight,
+    "an array": lambda: torch.from_numpy(np.ones(2)),
+    "an array, copied": lambda: torch.tensor(np.ones(2)),
+    "an array, as a tensor": lambda: torch.as_tensor(np.ones(2)),
+    "a batch of arrays": lambda: torch.utils.data.default_collate([np.ones(2), np.ones(2)]),
+    "a batch of numbers": lambda: torch.utils.data.default_collate([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("make", IN_FLOAT64.values(), ids=IN_FLOAT64)
+def test_to_measure_what_float64_costs_float32_takes_its_place_until_undo(process, make):
+    assert make().dtype == FLOAT64
+    use_float32(process.handle(), True)
+    assert make().dtype == torch.float32
+    process.patches.undo()
+    assert make().dtype == FLOAT64
+
+
+def test_whole_numbers_stay_what_they_are_where_float32_is_measured(process):
+    use_float32(process.handle(), True)
+    assert torch.from_numpy(np.arange(3)).dtype == torch.tensor([1, 2]).dtype == torch.int64

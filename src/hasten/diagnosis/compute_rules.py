@@ -23,33 +23,11 @@ IDLE_FLOPS = 4e9  # per second: a few percent of what one CPU core computes in f
 
 def findings(case: Case, tried: Sequence[Finding]) -> Iterator[Finding]:
     """All findings about computing that no experiment confirms; `tried` are those that one did."""
-    double = _double_precision(case)
-    if double is not None:
-        yield double
     # Inferred findings get only the time that the confirmed ones leave.
     calling = _calling(case, tried)
     if calling is not None:
         yield calling
     yield from _device(case)
-
-
-def _double_precision(case: Case) -> Finding | None:
-    """Weights in float64: twice the bytes of float32, and half the SIMD throughput. A call costs the same in both."""
-    models = [m for m in case.facts.models if "float64" in m.dtypes]
-    computing = case.phase(*GRADIENT_PHASES)
-    computing -= (case.facts.num_calls or 0) * (case.facts.call_overhead or 0.0)
-    if not models or computing <= 0:
-        return None
-    return Finding(
-        kind="double_precision",
-        title="Training in float64",
-        recoverable=0.5 * computing,
-        because=(
-            f"{models[0].name} has float64 weights; float32 needs half the bytes and half the SIMD instructions",
-        ),
-        remedy="Use float32 unless the method needs double precision: .float() instead of .double(), and no float64 input.",
-        where=case.where("forward"),
-    )
 
 
 def _calling(case: Case, tried: Sequence[Finding]) -> Finding | None:

@@ -164,16 +164,15 @@ def choose(
 def _launch(
     experiment: Experiment, optimization: Optimization | None, value: Value, symptoms: Symptoms, *, length: float
 ) -> FollowUpRun:
-    """The script with one optimization enabled."""
-    assert optimization is not None
-    enables = experiment.enable is not None or optimization.enable is not None
+    """The script with one thing different."""
+    enables = experiment.enable is not None or (optimization is not None and optimization.enable is not None)
     return FollowUpRun(
         name=experiment.cause,
         fixes=(spec_for(experiment, optimization, value),) if enables else (),
         seconds=min(experiment.seconds(symptoms), length),
         brief=length < BRIEF * LEAST_SECONDS,
-        environment=dict(optimization.environment(value)),
-        settings={optimization.name: str(value)},
+        environment=dict(optimization.environment(value)) if optimization is not None else {},
+        settings={optimization.name: str(value)} if optimization is not None else {},
         expected=experiment.expected(symptoms),
         spares_loading=experiment.spares_loading,
     )

@@ -20,6 +20,7 @@ from hasten.optimizations import (
     cudnn_benchmark,
     ddp,
     decode,
+    float32,
     flush_denormal,
     fp16,
     fused_optimizer,
@@ -86,9 +87,9 @@ CATALOG: dict[str, Optimization] = {one.name: one for group in GROUPS.values() f
 # Causes that can be measured, with what enables the experiment.
 EXPERIMENTS: dict[str, tuple[Experiment, Optimization | None]] = {
     **{experiment.cause: (experiment, one) for one in CATALOG.values() for experiment in one.experiments},
-    checkpoints.EXPERIMENT.cause: (checkpoints.EXPERIMENT, None),
+    **{experiment.cause: (experiment, None) for experiment in (checkpoints.EXPERIMENT, float32.EXPERIMENT)},
 }
-PROBLEMS: tuple[Problem, ...] = tuple(problem for one in CATALOG.values() for problem in one.problems)
+PROBLEMS: tuple[Problem, ...] = (*(problem for one in CATALOG.values() for problem in one.problems), float32.PROBLEM)
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:
