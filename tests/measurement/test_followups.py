@@ -116,6 +116,15 @@ def test_no_launch_about_the_loader_promises_more_than_instant_loading():
     assert workers.most([runs.tried("replay", 0.5), runs.tried("instant samples", 0.9)]) == pytest.approx(0.12)
 
 
+@pytest.mark.parametrize(("dtypes", "tried"), [(("float64",), True), (("float32",), False)])
+def test_what_float64_costs_is_tried_in_a_launch_of_its_own_and_is_no_setting(dtypes, tried):
+    launch = launches(models=(model(dtypes=dtypes),)).get("double_precision")
+    assert (launch is not None) is tried
+    if launch is not None:
+        assert [fix.installer for fix in launch.fixes] == ["hasten.optimizations.float32:use_float32"]
+        assert launch.settings == {}
+
+
 def test_a_script_that_ends_soon_gives_each_experiment_fewer_steps():
     shares = Shares(step=0.1, regular=0.1, phases=COMPUTING, faults=0.0, others_cpu=0.0)
     facts = Facts(boundary="optimizer", num_threads=1)

@@ -169,11 +169,7 @@ def _misplaced(words: Sequence[str], options: Collection[str], *, module: bool) 
         return None
     source = script.read_text(encoding="utf-8", errors="replace").replace("-", "_")
     given = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
-    unknown = [
-        name
-        for name in given
-        if (name.lstrip("-") if name.startswith("--") else name).replace("-", "_") not in source
-    ]
+    unknown = [name for name in given if name.lstrip("-").replace("-", "_") not in source]
     return unknown[0] if unknown and all(name in options for name in unknown) else None
 
 
