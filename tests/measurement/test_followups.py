@@ -408,6 +408,13 @@ def test_two_pairs_of_launches_that_agree_confirm_it():
     assert of_two_pairs(*pairs).ratio.high < 0.9
 
 
+def test_a_pair_that_is_not_sure_by_itself_does_not_hide_what_both_show():
+    sure = compare("shallow_prefetch", [0.075, 0.08, 0.085], [0.1] * 3, num_steps=30)
+    unsure = compare("shallow_prefetch", [0.055, 0.065, 0.084], [0.1] * 3, num_steps=30)
+    assert sure.ratio.high < 1.0 < unsure.ratio.high
+    assert of_two_pairs(sure, unsure).ratio.high < 1.0
+
+
 def test_a_pair_that_could_not_be_measured_changes_nothing():
     tried = compare("shallow_prefetch", [0.085] * 4, [0.1] * 4, num_steps=40)
     assert of_two_pairs(tried, compare("shallow_prefetch", [], [0.1], num_steps=0)) == tried

@@ -203,13 +203,21 @@ def may_be_luck(tried: Intervention) -> bool:
 
 
 def of_two_pairs(one: Intervention, other: Intervention) -> Intervention:
-    """What two pairs of launches say together: the interval covers both, because one launch may be slower by itself."""
+    """The mean of two pairs of launches.
+
+    Its interval is that of the mean of two independent estimates, widened to hold both: a launch may be slower by itself,
+    which the steps within it do not show.
+    """
     if one.ratio is None or other.ratio is None:
         return one
+    first, second = one.ratio, other.ratio
+    mean = (first.value + second.value) / 2
+    below = math.hypot(first.value - first.low, second.value - second.low) / 2
+    above = math.hypot(first.high - first.value, second.high - second.value) / 2
     ratio = Interval(
-        math.sqrt(one.ratio.value * other.ratio.value),
-        min(one.ratio.low, other.ratio.low),
-        max(one.ratio.high, other.ratio.high),
+        mean,
+        min(mean - below, first.value, second.value),
+        max(mean + above, first.value, second.value),
     )
     return msgspec.structs.replace(one, ratio=ratio, num_steps=one.num_steps + other.num_steps)
 
