@@ -311,6 +311,40 @@ def test_a_model_in_a_wrapper_that_is_made_for_each_call_is_met(process):
     assert torch.equal(Around(model)(x), 2 * Net.forward(model, x))
 
 
+class Trainer(nn.Module):
+    """Makes a whole step in its forward, as meta-learning does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def forward(self, x):
+        output = self.model(x)
+        self.optimizer.zero_grad()
+        output.sum().backward()
+        self.optimizer.step()
+        return output
+
+
+@pytest.mark.parametrize("wrapped", [lambda trainer: trainer, nn.Sequential], ids=["itself", "in another module"])
+def test_a_module_that_trains_in_its_forward_is_a_step_and_what_it_calls_is_the_model(process, wrapped):
+    met = []
+    handle = process.handle()
+    process.models.discover()
+    model, x = Net(), torch.ones(3, 4)
+    trainer = wrapped(Trainer(model))
+    for _ in range(3):
+        trainer(x)
+    handle.around_forward(doubled)
+    handle.on_model(met.append)
+    for _ in range(2):
+        before = Net.forward(model, x)
+        assert torch.equal(trainer(x), 2 * before)
+    assert met == [model]
+    assert process.models.roots() == [model]
+
+
 class Fast(Net):
     def __getstate__(self):
         return self.__dict__.copy()

@@ -439,6 +439,18 @@ def test_a_script_without_a_loader_has_no_data_wait_and_counts_its_samples_by_th
         assert total(step) == step.seconds
 
 
+def test_without_a_loader_only_what_is_learned_from_says_how_large_a_step_is():
+    """Meta-learning looks at queries without gradients, and in uninstrumented steps nothing else is marked."""
+    tape = Tape()
+    for _ in range(2):
+        tape.forward(flags=TRAINING, length=75)
+        tape.optimizer()
+        tape.bound()
+        tape.forward(flags=TRAINING, length=75)
+        tape.train(fetch=False)
+    assert [step.num_samples for step in tape.fold()] == [16, None, 16]
+
+
 def test_a_turn_between_segments_belongs_to_no_step(tape):
     tape.idle(5.0)
     tape.segments.append(RawSegment(name="marked", began=tape.at))

@@ -54,6 +54,28 @@ def test_the_forward_computes_in_bfloat16_and_hands_back_float32(put_on):
     assert states == {"bf16": "on"}
 
 
+def test_a_model_that_has_parameters_of_its_own_making_is_under_it(put_on):
+    """Meta-learning returns the list that it can replace."""
+
+    class Learner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterList([nn.Parameter(torch.ones(4, 16))])
+
+        def parameters(self):
+            return self.weights
+
+        def forward(self, x):
+            self.seen = nn.functional.linear(x, self.weights[0]).dtype
+            return {"scores": nn.functional.linear(x, self.weights[0])}
+
+    states = put_on("bf16")
+    model = Learner()
+    fit(model)
+    assert states == {"bf16": "on"}
+    assert model.seen == torch.bfloat16
+
+
 def test_weights_move_in_every_step(put_on):
     """Switched on globally, autocast keeps its casts of the weights, and the loss stands still."""
     plain, _ = fit(Net())

@@ -32,7 +32,7 @@ def under_autocast(handle: Handle, dtype: torch.dtype) -> None:
     def around(
         module: nn.Module, forward: Forward, arguments: tuple[object, ...], settings: dict[str, object]
     ) -> object:
-        device = next(module.parameters()).device.type
+        device = next(iter(module.parameters())).device.type  # a script may return a list
         if accelerator.in_mixed_precision(device):  # by the script, since
             return forward(*arguments, **settings)
         with torch.autocast(device, dtype=dtype), options.within(module, dtype):

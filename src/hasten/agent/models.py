@@ -1,6 +1,7 @@
 """The models and optimizers of a process: found when they are called, and what happens around their calls.
 
-A root is a module that is called from outside any other. While discovering, `nn.Module.__call__` is wrapped, which costs
+A root is a module that is called from outside any other; a module whose forward steps an optimizer is no model but a
+step of training, and what it calls are the roots. While discovering, `nn.Module.__call__` is wrapped, which costs
 about 2 microseconds a module and call; afterwards each root alone is called through hasten (see `root`).
 
 A script that compiles keeps its models to itself: what is inside a compiled function would be traced. There the roots are
@@ -76,7 +77,7 @@ class Models:
         self.model_actions: list[Once[nn.Module]] = []
         self.optimizer_actions: list[Once[Optimizer]] = []
         self.on_compile: list[Callable[[], object]] = []
-        self._inside = 0  # forwards of roots that are running
+        self._inside: RootCall | None = None  # the root whose forward is running
         self._roots: WeakIdKeyDictionary = WeakIdKeyDictionary()  # RootCall by module
         self._compiling = False  # by an optimization
         self._is_wanted = False  # somebody has asked for roots
@@ -112,10 +113,10 @@ class Models:
         if not self.compiled:
             # What was called may have been made for that call alone, around a model that stays: an ODE solver does so.
             held = {id(parameter) for module in self.roots() for parameter in module.parameters()}
-            for module in _ancestors_of(learned - held):
+            for module in self._ancestors_of(learned - held):
                 self._note(module)
         else:
-            for module in _ancestors_of(learned):
+            for module in self._ancestors_of(learned):
                 for call in self._calls():  # blocks that were compiled one by one
                     if call.module() is not module and call.shares_with(module):
                         self._let_go(call)
@@ -137,13 +138,27 @@ class Models:
         """What the optimizers that have stepped update."""
         return [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
 
+    def _ancestors_of(self, parameters: set[int]) -> list[nn.Module]:
+        """The outermost modules that hold any of the parameters, by id; not those that are steps."""
+        if not parameters:
+            return []
+        # By type: `isinstance` asks an object for its __class__, at which deprecated stand-ins warn.
+        modules: list[nn.Module] = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+        modules = [module for module in modules if not (module in self._roots and self._roots[module].is_step)]
+        children = {id(child) for module in modules for child in module.children()}
+        return [
+            module
+            for module in modules
+            if id(module) not in children and any(id(p) in parameters for p in module.parameters())
+        ]
+
     def _calls(self) -> list[RootCall]:
         return list(self._roots.values())
 
     def _meeting(self, original: Forward) -> Forward:
         @functools.wraps(original)
         def __call__(module: nn.Module, /, *arguments: object, **settings: object) -> object:
-            seen = self._discovering is not None and not self._inside and get_ident() == self.thread
+            seen = self._discovering is not None and self._inside is None and get_ident() == self.thread
             if seen and not self._is_busy():
                 self._note(module)
             return original(module, *arguments, **settings)
@@ -180,7 +195,7 @@ class Models:
         settings: dict[str, object],
     ) -> object:
         """A root's forward, with everything that is around it."""
-        if self._inside or get_ident() != self.thread:
+        if root.is_step or self._inside is not None or get_ident() != self.thread:
             return forward(*arguments, **settings)
         root.was_called = True
         if module.training and torch.is_grad_enabled():
@@ -190,7 +205,7 @@ class Models:
                     action.on(module)
         watcher = None if self._is_busy() else self.watcher
         start = self._watched(watcher.enter, module) if watcher is not None else None
-        self._inside += 1
+        self._inside = root
         output: object = None
         try:
             for around in reversed(self.arounds) if root.is_trained else ():
@@ -198,7 +213,7 @@ class Models:
             output = forward(*arguments, **settings)
             return output
         finally:
-            self._inside -= 1
+            self._inside = None
             if start is not None and watcher is not None:
                 self._watched(watcher.leave, module, start, arguments, output)
 
@@ -223,6 +238,11 @@ class Models:
         return __init__
 
     def _before_step(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
+        if self._inside is not None and get_ident() == self.thread:
+            self._inside.is_step, self._inside.was_called, self._inside.is_trained = True, False, False
+            self._inside = None
+            if self._is_wanted:
+                self.discover()
         if self._last_optimizer() is not optimizer:
             self._last_optimizer = ref(optimizer)
             self.optimizers.add(optimizer)
@@ -305,17 +325,3 @@ class Models:
 
 def _around(around: Around, module: nn.Module, forward: Forward, /, *arguments: object, **settings: object) -> object:
     return around(module, forward, arguments, settings)
-
-
-def _ancestors_of(parameters: set[int]) -> list[nn.Module]:
-    """The outermost modules that hold any of the parameters, by id."""
-    if not parameters:
-        return []
-    # By type: `isinstance` asks an object for its __class__, at which deprecated stand-ins warn.
-    modules: list[nn.Module] = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
-    children = {id(child) for module in modules for child in module.children()}
-    return [
-        module
-        for module in modules
-        if id(module) not in children and any(id(p) in parameters for p in module.parameters())
-    ]

@@ -42,6 +42,7 @@ class RootCall:
         self.module = ref(module)
         self.was_called = False
         self.is_trained = False  # called in training with something to learn
+        self.is_step = False  # its forward steps an optimizer
         self._models = models
 
     def __call__(self, /, *arguments: object, **settings: object) -> object:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hasten.launch.roles import Validation, loader_roles, validations
+from hasten.launch.roles import Validation, evaluates, loader_roles, validations
 from hasten.raw_run import GRAD, JOIN, TRAINING, UNKNOWN_LENGTH, WARM_UP, Fetched, Forward, RawSegment, Span
 from hasten.records import PHASES, RARE, Phase, Role
 from hasten.stats import mean_at_size, typical_size
@@ -207,7 +207,7 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, Role]) -> None:
             step.num_batches += 1
             if length != UNKNOWN_LENGTH:
                 step.num_samples = (step.num_samples or 0) + length
-    elif isinstance(span.detail, Forward) and not roles:
+    elif isinstance(span.detail, Forward) and not roles and not evaluates(span.detail):
         if step.num_samples is None:
             step.num_samples = span.detail.num_samples
     elif span.kind == "validation" and isinstance(span.detail, int):

@@ -81,7 +81,7 @@ def _judged(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[Spa
     forward counts only for a model that is also trained: a frozen teacher is part of the step.
     """
     forwards = [s.detail for s in spans if isinstance(s.detail, Forward)]
-    trained = {forward.model for forward in forwards if not _evaluates(forward)}
+    trained = {forward.model for forward in forwards if not evaluates(forward)}
     evaluated = {forward.model for forward in forwards if not forward.flags & TRAINING}
     for group, role in _groups(spans, roles):
         learned = max((s.end for s in group if s.kind in LEARNING), default=None)
@@ -91,7 +91,7 @@ def _judged(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[Spa
                 validating = False
             elif not isinstance(span.detail, Forward):
                 validating = role == "validation"
-            elif _evaluates(span.detail):
+            elif evaluates(span.detail):
                 late = learned is not None and span.start >= learned
                 # Unmarked steps hold no training forward: there nothing says that a model is a teacher.
                 known = not span.detail.flags & TRAINING and (span.detail.model in trained or not trained)
@@ -103,7 +103,8 @@ def _judged(spans: Sequence[Span], roles: dict[int, Role]) -> Iterable[tuple[Spa
             yield span, validating
 
 
-def _evaluates(forward: Forward) -> bool:
+def evaluates(forward: Forward) -> bool:
+    """Whether nothing can be learned from it."""
     return not (forward.flags & TRAINING and forward.flags & GRAD)
 
 
