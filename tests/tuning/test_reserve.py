@@ -6,7 +6,7 @@ import pytest
 from runs import loader, run
 
 from hasten.measurement.diagnose import situation_of
-from hasten.tuning.budget import reserve
+from hasten.tuning.budget import Reserve, reserve
 from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import Metric
 
@@ -47,3 +47,9 @@ def test_recipes_get_a_whole_run_each_before_the_proof():
     assert short.all == pytest.approx(40.0) and short.screening_runs / short.proof == pytest.approx(
         found.screening_runs / found.proof
     )
+
+
+def test_what_an_early_proof_has_launched_of_the_script_itself_is_not_kept_for_again():
+    first = Reserve(screening_runs=10.0, proof=270.0)
+    assert first.after(90.0) == Reserve(screening_runs=10.0, proof=225.0)
+    assert first.after(1000.0).proof == 0.0

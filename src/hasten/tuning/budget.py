@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -55,6 +55,13 @@ class Reserve:
     def all(self) -> float:
         """Of both."""
         return self.screening_runs + self.proof
+
+    def after(self, early_proof: float) -> Reserve:
+        """What is still to come after a first plan's proof took so long: half of its launches serve every proof.
+
+        They are those of the script as it is.
+        """
+        return replace(self, proof=max(0.0, self.proof - early_proof / 2))
 
 
 def reserve(

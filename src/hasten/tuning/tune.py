@@ -305,7 +305,9 @@ class _Tuning:
             or journal.left() < EARLY * journal.reserve.all
         ):
             return trial
+        began = journal.spent()
         checks = check_quality(self._evaluator(first, added), added, looks_again=False)
+        journal.reserve = journal.reserve.after(journal.spent() - began)
         verdict = verdict_of(checks)
         if verdict == "broken":
             reason = next(check.text for check in checks if check.state == "failed")
@@ -395,5 +397,4 @@ class _Tuning:
 
 
 def _trying(what: str, number: int, estimate: Estimate) -> str:
-    pairs = format.count(number, noun="pair")
-    return f"trying {what}: {format.ratio(estimate.value)} after {pairs}"
+    return f"trying {what}: {format.ratio(estimate.value)} after {format.count(number, noun='pair')}"
