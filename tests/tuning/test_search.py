@@ -103,6 +103,22 @@ def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_on
     assert {"persistent_workers", "bf16"} <= {*alone}, "what did not help together may help by itself"
 
 
+@pytest.mark.parametrize("trial_seconds, first", [(20.0, "bf16"), (110.0, "bf16+set_to_none")])
+def test_a_script_whose_launches_take_long_has_no_time_for_one_trial_each_either(trial_seconds, first):
+    situation, log = FakeSituation({"bf16": 0.3, "set_to_none": 0.2}, sure=("bf16",)), []
+    try_fix = trying({"bf16": 1.5, "set_to_none": 1.2}, log)
+    [
+        *search(
+            situation,
+            try_fix=try_fix,
+            diagnose_again=lambda _: None,
+            time_left=lambda: 410.0,
+            trial_seconds=trial_seconds,
+        )
+    ]
+    assert log[0] == ((), first)
+
+
 def test_guesses_are_tried_one_by_one_however_short_the_time():
     _, log = searched({"bf16": 0.4, "set_to_none": 0.3}, {"set_to_none": 1.2}, time_left=lambda: 60.0)
     assert log[0] == ((), "bf16")

@@ -6,7 +6,8 @@ from runs import loader, run, steps
 
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import MeasureOptions, measure
-from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, spec_of
+from hasten.tuning import trial_config
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, pair_seconds, spec_of
 
 ENDLESS = """
 import torch
@@ -45,6 +46,12 @@ def test_only_what_keeps_samples_is_measured_warm():
     assert 0 < warm.repeated_batches < warm.warm_steps
     side = spec_of(kept, config_for(first, kept))
     assert (side.repeated_batches, side.warm_steps) == (warm.repeated_batches, warm.warm_steps)
+
+
+@pytest.mark.parametrize("together, seconds", [(True, 8.0 + 2 * 3.0), (False, 2 * (8.0 + 3.0))])
+def test_launches_that_take_turns_start_together(monkeypatch, together, seconds):
+    monkeypatch.setattr(trial_config, "POSSIBLE", together)
+    assert pair_seconds(situation_of(run(first_step_seconds=8.0), {})) == seconds
 
 
 def test_a_validation_is_waited_for_by_what_changes_it_and_by_the_whole_plan():

@@ -19,7 +19,7 @@ from hasten.records import Run, Settings, Trial, Tuning, from_json, to_json
 from hasten.reports.tuning import trial_line
 from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import SEEDS, Metric
-from hasten.tuning.trial_config import config_for
+from hasten.tuning.trial_config import pair_seconds
 
 Progress = Callable[[str, float, float], object]  # what is done, seconds spent, of how many
 PAIRS = 4  # of launches that the proof's speed will take, as a rule
@@ -78,7 +78,7 @@ def reserve(
     start = first.case.run.first_step_seconds or 0.0
     if not checks_quality:
         return Reserve()
-    proof = 2 * PAIRS * (start + config_for(first, {}).seconds) + evaluator.seconds(start)
+    proof = PAIRS * pair_seconds(first) + evaluator.seconds(start)
     if metric is None:
         return Reserve(proof=min(MOST * left, proof))
     whole = start + (num_steps or 0.0) * first.case.step

@@ -26,7 +26,7 @@ from hasten.tuning.evaluator import draws_other_numbers
 from hasten.tuning.trial import may_continue
 
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
-ENOUGH = 2.0  # times what trials of each usually take: with less time they are tried at once
+ENOUGH = 2.0  # times what trials of each are expected to take: with less time they are tried at once
 MUCH = 0.2  # of the best promise: what is tried along with it
 MUCH_ANEW = 0.5  # the same, of a fix under which samples draw other random numbers: its proof takes more launches
 RIVAL = 1 / 3  # of the best promise: what promises as much shares the time that is left with it
@@ -108,10 +108,11 @@ def search(
     on_end: Callable[[Situation, Sequence[Candidate]], object] = lambda _s, _c: None,
     recipes: bool = False,
     tried: Tried = frozenset(),
+    trial_seconds: float = 0.0,
 ) -> Iterator[tuple[Settings, Trial]]:
     """Yield the settings so far and each trial as it ends.
 
-    `on_end` is given the last diagnosis and what there was no time to try.
+    `on_end` is given the last diagnosis and what there was no time to try; `trial_seconds`: what its launches are expected to take.
     """
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
@@ -140,7 +141,7 @@ def search(
             return
         chosen = _bundle(waiting, situation) if at_once else []
         sure = [c for c in chosen if c.proposal.is_sure]
-        if time_left() > len(chosen) * ENOUGH * TRIAL_SECONDS or not sure:
+        if time_left() > len(chosen) * ENOUGH * max(TRIAL_SECONDS, trial_seconds) or not sure:
             chosen = sure  # of the others each gain shall be known for itself; among guesses alone one mostly harms
         if len(chosen) < 2:
             chosen = waiting[:1]

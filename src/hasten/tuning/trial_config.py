@@ -66,6 +66,12 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
     )
 
 
+def pair_seconds(first: Situation) -> float:
+    """What a pair of launches takes, as a rule: those that take turns start together."""
+    config, start = config_for(first, {}), first.case.run.first_step_seconds or 0.0
+    return start + 2 * config.seconds if config.turns else 2 * (start + config.seconds)
+
+
 def _cache_bytes(first: Situation, num_batches: int) -> int | None:
     """The part of the memory that so many batches of the whole set would have: a set that does not fit misses here too."""
     need, train = first.diagnosis.cache, first.case.train

@@ -35,8 +35,8 @@ from hasten.tuning.metric import screening_runs, soonest
 from hasten.tuning.prove import not_checked, prove
 from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
-from hasten.tuning.trial import Sides, may_continue, try_fix
-from hasten.tuning.trial_config import TrialConfig, base_spec, config_for
+from hasten.tuning.trial import FEWEST_PAIRS, Sides, may_continue, try_fix
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, pair_seconds
 
 BEFORE_TRIALS = "interrupted while the script was measured: nothing was tried, and the plan is as it was"
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
@@ -191,8 +191,7 @@ class _Tuning:
             tried |= {i for t in tuning.trials for i in t.added.items() if i[0] in tuning.proof.broken_by}
         start = first
         if tuning.settings:
-            again = self._diagnosed_again(first, tuning.settings)
-            start = again if again is not None else replace(first, settings=tuning.settings)
+            start = self._diagnosed_again(first, tuning.settings) or replace(first, settings=tuning.settings)
         for settings, trial in search(
             start,
             try_fix=functools.partial(self._try, first),
@@ -201,6 +200,7 @@ class _Tuning:
             on_end=self._keep_untried,
             recipes=self.budget.recipes,
             tried=tried,
+            trial_seconds=FEWEST_PAIRS * pair_seconds(first),
         ):
             self.journal.add(settings, trial)
         kept = {
