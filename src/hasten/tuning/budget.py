@@ -59,7 +59,7 @@ class Reserve:
     def after(self, early_proof: float) -> Reserve:
         """What is still to come after a first plan's proof took so long: half of its launches serve every proof.
 
-        They are those of the script as it is.
+        They are those of the baseline.
         """
         return replace(self, proof=max(0.0, self.proof - early_proof / 2))
 
