@@ -239,7 +239,7 @@ class Models:
 
     def _before_step(self, optimizer: Optimizer, _arguments: object, _settings: object) -> None:
         if self._inside is not None and get_ident() == self.thread:
-            self._inside.is_step, self._inside.was_called, self._inside.is_trained = True, False, False
+            self._inside.take_for_step()
             self._inside = None
             if self._is_wanted:
                 self.discover()

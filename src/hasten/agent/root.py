@@ -58,6 +58,10 @@ class RootCall:
             return module._call_impl(*arguments, **settings)
         return self._models.call(self, own, forward, arguments, settings)
 
+    def take_for_step(self) -> None:
+        """What was taken for a model trains in its forward: the modules that it calls are the models."""
+        self.is_step, self.was_called, self.is_trained = True, False, False
+
     def put_on(self) -> None:
         """Have the module call this. Not by `setattr`: a compiled module hands that on to the module that it compiled."""
         module = self.module()

@@ -24,8 +24,8 @@ from hasten.optimizations.schedules import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
 from hasten.tuning.evaluator import draws_other_numbers
 from hasten.tuning.trial import may_continue
+from hasten.tuning.trial_config import TRIAL_SECONDS
 
-TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 ENOUGH = 2.0  # times what trials of each are expected to take: with less time they are tried at once
 MUCH = 0.2  # of the best promise: what is tried along with it
 MUCH_ANEW = 0.5  # the same, of a fix under which samples draw other random numbers: its proof takes more launches
@@ -108,11 +108,11 @@ def search(
     on_end: Callable[[Situation, Sequence[Candidate]], object] = lambda _s, _c: None,
     recipes: bool = False,
     tried: Tried = frozenset(),
-    trial_seconds: float = 0.0,
+    trial_seconds: float = TRIAL_SECONDS,
 ) -> Iterator[tuple[Settings, Trial]]:
     """Yield the settings so far and each trial as it ends.
 
-    `on_end` is given the last diagnosis and what there was no time to try; `trial_seconds`: what its launches are expected to take.
+    `on_end` is given the last diagnosis and what there was no time to try; `trial_seconds`: what it takes, as a rule.
     """
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
@@ -128,7 +128,11 @@ def search(
         waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
         in_time = time_left() > (last_seconds / 2 if settings else 0.0)
-        if not waiting and in_time and (pair := next(_pairs(situation, settings, beside, time_left()), None)):
+        if (
+            not waiting
+            and in_time
+            and (pair := next(_pairs(situation, settings, beside, time_left() - trial_seconds), None))
+        ):
             beside.append((settings, pair))
             trial = try_fix(settings, pair, 0.0, 1.0)
             last_seconds = trial.seconds
@@ -141,7 +145,7 @@ def search(
             return
         chosen = _bundle(waiting, situation) if at_once else []
         sure = [c for c in chosen if c.proposal.is_sure]
-        if time_left() > len(chosen) * ENOUGH * max(TRIAL_SECONDS, trial_seconds) or not sure:
+        if time_left() > len(chosen) * ENOUGH * trial_seconds or not sure:
             chosen = sure  # of the others each gain shall be known for itself; among guesses alone one mostly harms
         if len(chosen) < 2:
             chosen = waiting[:1]
@@ -173,7 +177,7 @@ def search(
 
 
 def _pairs(
-    situation: Situation, settings: Settings, tried: Sequence[tuple[Settings, Settings]], time_left: float
+    situation: Situation, settings: Settings, tried: Sequence[tuple[Settings, Settings]], spare: float
 ) -> Iterator[Settings]:
     """What may help only beside another: both, or the one that is missing beside what was kept."""
     for fix in CATALOG.values():
@@ -185,7 +189,7 @@ def _pairs(
         added = {name: value for name, value in both.items() if name not in settings}
         start = max((CATALOG[name].start_seconds for name in added), default=0.0)
         is_new = len(both) > 1 and added and (settings, added) not in tried
-        if is_new and time_left > TRIAL_SECONDS + MOST_STARTS * start and _is_valid({**settings, **added}):
+        if is_new and spare > MOST_STARTS * start and _is_valid({**settings, **added}):
             yield added
 
 

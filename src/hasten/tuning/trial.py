@@ -25,7 +25,6 @@ from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
 from hasten.tuning.trial_config import TrialConfig, spec_of
 
-FEWEST_PAIRS = min(LOOKS)
 WORTH = 1.01  # a speedup below this is not worth a line in a plan, however sure
 LAST_BATCH = 0.1  # by so much a step's samples may differ without another batch size
 EARLY, HOPELESS = 2, 0.8  # pairs, and a speedup below which nobody waits for the first look
@@ -139,7 +138,7 @@ def compare(
                 sides.add_pair(baseline, candidate, config)
             estimate = paired_speedup(*sides.seconds(frequencies, candidates))
             on_pair(number, estimate)
-            over = number >= FEWEST_PAIRS and time_left() <= 0  # what has begun gets its first look
+            over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
             if gives_up and number == EARLY and estimate.value < HOPELESS:
                 break
             if over or decide(estimate, number, gives_up=gives_up) is not None:
@@ -214,7 +213,7 @@ def _result(trial: Trial, sides: Sides, seconds: tuple[list[float], list[float]]
         candidate_seconds=tuple(candidate),
         memory_bytes=_difference(sides, lambda seen: seen.peak_bytes),
     )
-    if len(baseline) < FEWEST_PAIRS:  # too few for an interval
+    if len(baseline) < min(LOOKS):  # too few for an interval
         note = f"given up: {format.ratio(estimate.value)} in {format.count(len(baseline), noun='pair')}"
         return msgspec.structs.replace(seen, note=note)
     verdict = (

@@ -12,11 +12,13 @@ from hasten.launch.turns import POSSIBLE
 from hasten.optimizations.catalog import GROUPS, specs_of, start_seconds_of
 from hasten.protocol import LaunchSpec
 from hasten.records import Phase, Settings
+from hasten.stats import LOOKS
 
 SEED = 20_000
 KEEPING = {"cache", "disk_cache", "pure"}  # fixes that gain from the second epoch on
 EVERY_STEP = {one.name for group in ("Precision", "Execution") for one in GROUPS[group]} - {"no_grad_validation"}
 WEIGHS, WEIGHS_MUCH = 0.05, 0.3  # share of the time from which what comes rarely must come in a launch
+TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
@@ -64,6 +66,11 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
         cache_bytes=_cache_bytes(first, math.ceil(number * max(1.0, case.batches))),
         turns=turns,
     )
+
+
+def trial_seconds(first: Situation) -> float:
+    """What a trial takes, as a rule: the fewest pairs that can be clear, where those take long."""
+    return max(TRIAL_SECONDS, min(LOOKS) * pair_seconds(first))
 
 
 def pair_seconds(first: Situation) -> float:

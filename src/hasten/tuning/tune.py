@@ -33,10 +33,10 @@ from hasten.tuning.budget import Budget, Journal, Progress, Reserve, charged, la
 from hasten.tuning.evaluator import LASTING, Evaluator, check_quality, verdict_of
 from hasten.tuning.metric import screening_runs, soonest
 from hasten.tuning.prove import not_checked, prove
-from hasten.tuning.search import TRIAL_SECONDS, Candidate, candidates, leave_out, search
+from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
-from hasten.tuning.trial import FEWEST_PAIRS, Sides, may_continue, try_fix
-from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, pair_seconds
+from hasten.tuning.trial import Sides, may_continue, try_fix
+from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, trial_seconds
 
 BEFORE_TRIALS = "interrupted while the script was measured: nothing was tried, and the plan is as it was"
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
@@ -200,7 +200,7 @@ class _Tuning:
             on_end=self._keep_untried,
             recipes=self.budget.recipes,
             tried=tried,
-            trial_seconds=FEWEST_PAIRS * pair_seconds(first),
+            trial_seconds=trial_seconds(first),
         ):
             self.journal.add(settings, trial)
         kept = {
@@ -222,7 +222,7 @@ class _Tuning:
         journal = self.journal
         while self.budget.metric is None and any(one.state == "no time" for one in journal.tuning.skipped):
             settings, proof = journal.tuning.settings, journal.tuning.proof
-            if journal.left_for_search() < TRIAL_SECONDS or (proof is not None and proof.verdict == "broken"):
+            if journal.left_for_search() < trial_seconds(first) or (proof is not None and proof.verdict == "broken"):
                 return
             self._search(first)
             if journal.tuning.settings == settings:
