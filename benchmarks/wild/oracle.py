@@ -54,7 +54,8 @@ ALONE: tuple[Settings, ...] = (
 )
 TIES = 1.02  # a speedup that may be luck
 ROUNDS, REACHED_ROUNDS = 3, 4  # of what gains, and of a figure of the table
-RARELY = {"no_grad_validation", "persistent_workers", *KEEPING}  # settings about what does not come in every step
+# Settings about what does not come in every step, or that a few steps say nothing about.
+RARELY = {"no_grad_validation", "persistent_workers", "num_workers", "prefetch_factor", *KEEPING}
 SECONDS, FEWEST_STEPS = 3.0, 5  # for which the others are tried
 MOST_AT_ONCE = 5  # launches
 
@@ -101,9 +102,9 @@ class Oracle:
 
         The first is what the others are held against: all of them take turns, one launch of each in a round.
         """
-        names = {name for one in sides for name in one}
-        config = config_for(self.first, dict.fromkeys(names, True))
-        if not RARELY & names:
+        together = {name: value for one in sides for name, value in one.items()}
+        config = config_for(self.first, together)
+        if not RARELY & {*together}:
             config = replace(config, seconds=min(config.seconds, max(SECONDS, FEWEST_STEPS * self.first.case.step)))
         times: list[list[float]] = [[] for _ in sides]
         for round_number in range(number):

@@ -65,6 +65,20 @@ def test_a_validation_is_waited_for_by_what_changes_it_and_by_the_whole_plan():
     assert seconds(every=1.0, added={"bf16": True}) > short
 
 
+def test_a_longer_queue_is_tried_for_longer_than_it_lasts_and_through_an_epochs_end():
+    def seconds(settings, *, step=0.2, epoch=10_000.0):
+        feeding = loader(num_workers=2, prefetch_factor=2)
+        seen = run(loaders=(feeding,), steps=steps(seconds=step), facts={"steps_per_epoch": epoch})
+        return config_for(situation_of(seen, {}), settings).seconds
+
+    assert seconds({"prefetch_factor": 8}) == pytest.approx(2 * 8 * 2 * 0.2)
+    assert seconds({"prefetch_factor": 8, "num_workers": 1}) == pytest.approx(2 * 8 * 0.2)
+    assert seconds({"prefetch_factor": 64}, step=1.0) == 12.0
+    assert seconds({"bf16": True}) == seconds({"prefetch_factor": 8}, step=0.02) == TrialConfig.seconds
+    assert seconds({"prefetch_factor": 8}, step=0.02, epoch=200.0) > 200 * 0.02
+    assert seconds({"bf16": True}, step=0.02, epoch=200.0) == TrialConfig.seconds
+
+
 def test_a_set_that_memory_does_not_hold_is_not_held_in_a_trial_either():
     def budget(num_samples):
         feeding = loader(num_samples=num_samples, decoded_bytes_per_sample=1e6)

@@ -21,6 +21,10 @@ WEIGHS, WEIGHS_MUCH = 0.05, 0.3  # share of the time from which what comes rarel
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
+QUEUES, LONGEST_FOR_QUEUES = (
+    2,
+    12.0,
+)  # queues' lengths of steps that show what a queue gains, and seconds that these may take
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
 
 
@@ -43,14 +47,17 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
     `added`: what a trial is about. Where it changes every step alike, steps show it, and what comes rarely must weigh much.
     """
     case, facts = first.case, first.case.facts
-    seconds = TrialConfig.seconds
+    queue = _queue_length(case, settings)
+    seconds = max(TrialConfig.seconds, min(LONGEST_FOR_QUEUES, QUEUES * queue * case.step))
     weighs = WEIGHS_MUCH if added and EVERY_STEP.issuperset(added) else WEIGHS
     periods: dict[Phase, float | None] = {
         "epoch_start": facts.steps_per_epoch,
         "validation": facts.steps_per_validation,
     }
     for phase, period in periods.items():
-        if period and case.share(phase) >= weighs:
+        # An epoch's last steps only take what lies ready, and the next one's start pays for that.
+        pays = phase == "epoch_start" and period and queue >= WEIGHS * period
+        if period and (pays or case.share(phase) >= weighs):
             # Twice where it comes often; once where steps are slow, for a search has to end.
             seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
     seconds = max(seconds, min(8.0, 5 * case.step))
@@ -66,6 +73,14 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
         cache_bytes=_cache_bytes(first, math.ceil(number * max(1.0, case.batches))),
         turns=turns,
     )
+
+
+def _queue_length(case: Case, settings: Settings) -> float:
+    """Steps for which batches lie ready under settings that change that; 0 under others."""
+    if case.train is None or not {"num_workers", "prefetch_factor"} & {*settings}:
+        return 0.0
+    workers = int(settings.get("num_workers", case.train.num_workers))
+    return workers * int(settings.get("prefetch_factor", case.train.prefetch_factor or 2)) / max(1.0, case.batches)
 
 
 def trial_seconds(first: Situation) -> float:
