@@ -384,6 +384,18 @@ def test_accumulation_is_healthy():
     assert kinds(run(steps=steps(phases=phases, seconds=0.4, num_batches=4, num_samples=128))) == []
 
 
+def test_many_lines_of_the_loop_that_take_next_to_nothing_each_are_no_finding():
+    def found(function, seconds):
+        places = [Where(file="/home/ada/train.py", line=40 + n, function=function) for n in range(12)]
+        lines = tuple(hot(seconds, where=place) for place in places)
+        where = {"forward": Where(file="/home/ada/train.py", line=20, function="main")}
+        own = steps(phases={**REST, "script": 12 * seconds})
+        return kinds(run(steps=own, hot_lines=lines, facts={"where": where}))
+
+    assert found("main", 0.0015) == []
+    assert found("main", 0.003) == found("weigh", 0.0015) == ["script_bound"]
+
+
 @pytest.mark.parametrize(("seconds", "first"), [(0.011, "unfused_optimizer"), (0.02, "script_bound")])
 def test_what_was_confirmed_comes_before_an_estimate_of_hardly_more(seconds, first):
     own = {"phases": {"forward": 0.03, "backward": 0.04, "optimizer": 0.02, "script": seconds}, "seconds": 0.1}

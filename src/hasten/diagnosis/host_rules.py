@@ -19,6 +19,7 @@ LOGGING = re.compile(
 )
 EMPTYING = re.compile(r"\bempty_cache\(")  # what the trial of allocator_thrash removes
 OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
+OWN_LINE = 0.02  # smallest share of the step for which a line of the training loop counts: each is a thing of its own
 MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
 RECORDING = 0.2  # share of validation that recording gradients usually takes
 RARELY = 0.01  # share of the time that checkpoints should take, where it is not known how long an epoch is
@@ -105,7 +106,10 @@ def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     by_function: dict[tuple[str, str], list[HotLine]] = defaultdict(list)
     answered = taken | {_spot(line.where) for line in case.profiling()}
     emptying = EMPTYING if case.measured("allocator_thrash") is not None else None
+    loops = {w.function for w in case.facts.where.values()}
     for line in case.lines("script"):
+        if line.where.function in loops and line.seconds < OWN_LINE * case.step:
+            continue
         if _spot(line.where) not in answered and not (emptying and emptying.search(line.where.source)):
             by_function[line.where.file, line.where.function].append(line)
     if not by_function:
@@ -116,7 +120,6 @@ def _own_code(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         return None
     top = max(worst, key=lambda h: h.seconds)
     # The function of the training loop contains everything, so its name does not help.
-    loops = {w.function for w in case.facts.where.values()}
     name = f"{top.where.function}()" if top.where.function not in loops else "the script's own code"
     return Finding(
         kind="script_bound",
