@@ -19,7 +19,7 @@ LOGGING = re.compile(
 )
 EMPTYING = re.compile(r"\bempty_cache\(")  # what the trial of allocator_thrash removes
 OWN_CODE = 0.08  # smallest share of the step for which a function of the script is reported
-OWN_LINE = 0.02  # smallest share of the step for which a line of the training loop counts: each is a thing of its own
+OWN_LINE = 0.02  # smallest share for which a line of the training loop counts: each needs a fix of its own
 MOST_OFTEN = 1.0  # validations and checkpoints per epoch that are normal
 RECORDING = 0.2  # share of validation that recording gradients usually takes
 RARELY = 0.01  # share of the time that checkpoints should take, where it is not known how long an epoch is

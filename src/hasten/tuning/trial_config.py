@@ -21,10 +21,8 @@ WEIGHS, WEIGHS_MUCH = 0.05, 0.3  # share of the time from which what comes rarel
 TRIAL_SECONDS = 60.0  # that a trial takes, as a rule
 WARM_LIMIT = 6.0  # seconds that the first pass over the repeated batches should take without the plan
 FEWEST_REPEATED, MOST_REPEATED = 4, 64  # batches
-QUEUES, LONGEST_FOR_QUEUES = (
-    2,
-    12.0,
-)  # queues' lengths of steps that show what a queue gains, and seconds that these may take
+QUEUES = 2  # times the length of a queue, in steps: how long a setting that changes it is measured
+LONGEST_FOR_QUEUES = 12.0  # seconds that this may take
 MEMORY_FOR_TWO = 2.5  # times what the script was seen to take, for two launches of it
 
 
@@ -55,9 +53,11 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
         "validation": facts.steps_per_validation,
     }
     for phase, period in periods.items():
+        if not period:
+            continue
         # An epoch's last steps only take what lies ready, and the next one's start pays for that.
-        pays = phase == "epoch_start" and period and queue >= WEIGHS * period
-        if period and (pays or case.share(phase) >= weighs):
+        least = 0.0 if phase == "epoch_start" and queue >= WEIGHS * period else weighs
+        if case.share(phase) >= least:
             # Twice where it comes often; once where steps are slow, for a search has to end.
             seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
     seconds = max(seconds, min(8.0, 5 * case.step))
@@ -76,7 +76,7 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
 
 
 def _queue_length(case: Case, settings: Settings) -> float:
-    """Steps for which batches lie ready under settings that change that; 0 under others."""
+    """Steps that a full queue of batches lasts, where the settings change its length; 0 where they do not."""
     if case.train is None or not {"num_workers", "prefetch_factor"} & {*settings}:
         return 0.0
     workers = int(settings.get("num_workers", case.train.num_workers))
