@@ -102,6 +102,17 @@ def test_turned_on_in_the_middle_of_an_epoch_it_still_ends_where_it_would(sessio
     assert len(seen) == 3
 
 
+def test_turned_on_and_off_within_an_epoch_the_epoch_is_no_longer_than_the_loader_says(session, loader):
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    session.player.on()
+    next(batches)
+    session.player.off()
+    assert len(list(batches)) == 1
+    assert values(loader) == PLAIN
+
+
 def test_a_script_that_works_in_place_is_noticed_and_gets_fresh_batches(session, loader):
     list(loader)
     session.player.on()

@@ -28,6 +28,7 @@ class Loaders:
         self._facts: list[RawLoader] = []
         self._lengths: list[int | None] = []
         self._taken: list[int] = []  # batches since the loader's last start
+        self._replayed: set[int] = set()  # loaders of which held batches were handed out since then
         self._starts: list[int] = []  # since the warm-up ended
         self._caches: dict[int, Callable[[], object]] = {}
         self._plain: set[int] = set()  # those whose batches have no tensors: looking for one in each takes long
@@ -64,6 +65,7 @@ class Loaders:
         if cache is not None:
             self._caches[number] = ref(cache)
         self._taken[number] = 0
+        self._replayed.discard(number)
         self._starts[number] += 1
         known = self._facts[number].pids
         known.extend(p.pid for p in getattr(iterator, "_workers", []) if p.pid not in known)
@@ -147,8 +149,17 @@ class Loaders:
         length = num_samples(batch)
         return UNKNOWN_LENGTH if length is None else length
 
-    def raise_at_end(self, number: int, joined: int) -> None:
-        """End the epoch where the loader itself would."""
+    def replays(self, number: int, joined: int) -> None:
+        """A held batch, or so many joined to one, is about to be handed out: end the epoch where the loader would."""
+        self._replayed.add(number)
+        self._raise_at_end(number, joined)
+
+    def fetches(self, number: int) -> None:
+        """The loader is asked itself: it still has those batches that were replayed instead, but its epoch is over."""
+        if number in self._replayed:
+            self._raise_at_end(number, 1)
+
+    def _raise_at_end(self, number: int, joined: int) -> None:
         length = self._lengths[number]
         if length is not None and self._taken[number] >= max(1, length // joined):
             raise StopIteration

@@ -73,11 +73,12 @@ class Replay:
         number = self._session.loaders.number(iterator)
         held = self._held.setdefault(number, [])
         if self._on and held:
-            self._session.loaders.raise_at_end(number, self._joined)
+            self._session.loaders.replays(number, self._joined)
             try:
                 return self._handed_out(held)
             except Exception as error:
                 self._fail(error)
+        self._session.loaders.fetches(number)
         batch = fetch()
         try:
             self._hold(held, batch)
