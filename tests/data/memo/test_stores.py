@@ -1208,6 +1208,23 @@ def test_a_memo_that_is_closed_while_threads_use_it_raises_nothing():
 
 
 @posix
+def test_a_memo_that_is_closed_between_two_tiers_stores_no_more(made, monkeypatch, caplog):
+    memo = made(ram=16 << 20, disk=1 << 30)
+    assert memo._duplicates
+    first = memo._tiers[0]
+    write = first.write
+
+    def close_after(key, encoded):
+        is_stored = write(key, encoded)
+        memo.close()
+        return is_stored
+
+    monkeypatch.setattr(first, "write", close_after)
+    assert memo.put(key(1), 1, seconds=0.1)
+    assert not caplog.records
+
+
+@posix
 def test_released_values_are_recomputed(made, monkeypatch):
     values, memo = Counting(), made(ram=16 << 20)
     values.epoch(memo)

@@ -44,9 +44,10 @@ class Counters:
         """Add to the sums."""
         if self._owner != os.getpid():
             self._take_row()
-        if self._row is None:
+        held, rows = self._row, self._rows  # another thread may close the counters
+        if held is None:
             return
-        row = self._rows[self._row]
+        row = rows[held]
         with self._threads:
             for name, amount in amounts.items():
                 row[self._columns[name]] += amount

@@ -195,8 +195,8 @@ class Memo:
         self._counters.close()
 
     def _write(self, at: int, key: bytes, pieces: list[Any], size: int, *, counted: bool = True) -> bool:
-        tier = self._tiers[at]
-        if not self._is_open(tier):
+        tiers = self._tiers
+        if at >= len(tiers) or not self._is_open(tier := tiers[at]):  # another thread may have closed the memo
             return False
         try:
             is_stored = tier.write(key, Encoded(pieces, size))
