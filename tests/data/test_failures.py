@@ -235,6 +235,60 @@ def test_threads_exit_with_their_loop():
     gc.collect()
 
 
+def test_a_thread_that_outlives_its_loop_writes_to_no_later_batch(monkeypatch):
+    monkeypatch.setattr("hasten.data.workers.threads.JOIN_SECONDS", 0.0)
+    may_end, stuck = threading.Event(), threading.Event()
+
+    class Stalling(Dataset):
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            if index == 13 and not stuck.is_set():
+                stuck.set()
+                may_end.wait(30)
+                return torch.full((1000,), -1)
+            return torch.full((1000,), index)
+
+    loader = Loader(Stalling(), 4, num_workers=1, workers="threads", prefetch_factor=8)
+    batches = iter(loader)
+    next(batches)
+    assert stuck.wait(30)
+    del batches
+    gc.collect()
+    later = []
+    for batch in loader:
+        later.append(batch)
+        if len(later) == 3:
+            may_end.set()  # the thread of the loop before goes on with its sample now
+            time.sleep(0.2)
+    assert [batch[:, 0].tolist() for batch in later] == [list(range(k, k + 4)) for k in range(0, 64, 4)]
+
+
+def test_a_sample_that_exits_ends_the_loop_and_not_its_thread_alone():
+    class Exiting(Nested):
+        def __getitem__(self, index):
+            return sys.exit("enough") if index == 9 else super().__getitem__(index)
+
+    with pytest.raises(SystemExit, match="enough"):
+        list(Loader(Exiting(), 4, num_workers=2, workers="threads"))
+
+
+def test_training_continues_where_no_more_threads_can_be_started(monkeypatch):
+    def start(self):
+        if self.name.startswith("hasten-worker") and self.name != "hasten-worker-0":
+            raise RuntimeError("can't start new thread")
+        started(self)
+
+    started = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    batches = iter(Loader(Nested(), 4, num_workers=1, workers="threads"))
+    with pytest.raises(RuntimeError):
+        batches._pool.resize(3)
+    assert batches._pool.num_workers == 1
+    assert same(list(batches), list(DataLoader(Nested(), 4)))
+
+
 def test_a_substitute_is_another_sample_of_the_same_batch():
     assert {substitute([1, 2, 3], 0, attempt, 5) for attempt in range(10)} == {2, 3}
     assert substitute([1], 0, 0, 5) is None

@@ -199,3 +199,11 @@ def test_a_sampler_is_iterated_once_per_epoch_like_torch(persistent):
     assert [[batch.tolist() for batch in loader] for _ in range(3)] == [[[n, 0], [2, 3]] for n in (1, 2, 3)]
     in_memory = Loader(TensorDataset(torch.arange(10)), batch_sampler=OnceAnEpoch())
     assert [[batch[0].tolist() for batch in in_memory] for _ in range(2)] == [[[n, 0], [2, 3]] for n in (1, 2)]
+
+
+def test_tensors_that_numpy_sees_too_may_change_unnoticed():
+    own, array = torch.arange(6), np.arange(6)
+    assert not columns_of(TensorDataset(own)).has_arrays
+    assert columns_of(TensorDataset(torch.from_numpy(array))).has_arrays
+    own.numpy()
+    assert columns_of(TensorDataset(own)).has_arrays

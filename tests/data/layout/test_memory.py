@@ -3,6 +3,7 @@
 import gc
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -172,3 +173,20 @@ def test_without_room_each_array_is_copied_separately(monkeypatch):
     monkeypatch.setattr("hasten.data.epoch.state.available_memory", lambda: 4 * 2_000_000)
     kept = [images[0, :1] for images, _ in Loader(Pictures(), 4)]
     assert [int(image) for image in kept] == list(range(0, 64, 4))
+
+
+def test_a_slot_may_be_returned_by_another_thread_while_one_is_looked_for():
+    slots = Slots(Arena(1 << 20))
+
+    class Returning:
+        """A place, at the look at which another one is returned."""
+
+        offset = 0
+
+        @property
+        def size(self):
+            slots._free.append(SimpleNamespace(offset=4096, size=4096))
+            return 4096
+
+    slots._free.append(Returning())
+    assert slots.take(1_000_000).place.size >= 1_000_000

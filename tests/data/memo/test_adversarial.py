@@ -568,7 +568,6 @@ def test_a13_a_lock_is_not_released_early(tmp_path):
         _ = tier.num_bytes, tier.takes(1), b"2" * 16 in tier
         assert not is_free()
     assert is_free()
-    tier.close()
 
 
 def test_spawned_workers_get_the_same_samples(tmp_path):

@@ -185,3 +185,35 @@ def _with_zeros(memory):
     copy = memory.copy()
     copy[256:] = 0
     return copy
+
+
+def test_a_transform_that_another_thread_forgets_meanwhile_is_looked_up_again(folder):
+    class Vanishing(dict):
+        """What is there when asked for, and gone when looked up."""
+
+        def __contains__(self, _):
+            return True
+
+    dataset = ImageFolder(folder, transforms.Compose(TRAIN))
+    found = folder_samples(dataset, pixels="identical")
+    assert found.pipeline_of(dataset) is not None
+    found._current = Vanishing()
+    assert found.pipeline_of(dataset) is not None
+
+
+def test_images_read_though_truncated_are_other_values(folder, monkeypatch):
+    dataset = ImageFolder(folder, transforms.Compose(TRAIN))
+    found = folder_samples(dataset, pixels="identical")
+    pipeline, path = found.pipeline_of(dataset), dataset.samples[0][0]
+    strict = found._key(path, pipeline)
+    monkeypatch.setattr("PIL.ImageFile.LOAD_TRUNCATED_IMAGES", True)
+    assert found._key(path, pipeline) != strict
+
+
+def test_a_transform_of_another_class_at_the_same_address_is_another(folder):
+    dataset = ImageFolder(folder, transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()]))
+    found = folder_samples(dataset, pixels="identical")
+    before = found.pipeline_of(dataset).random
+    dataset.transform.transforms[0].__class__ = transforms.RandomVerticalFlip  # as a reused address looks
+    found.forget_transforms()
+    assert found.pipeline_of(dataset).random != before

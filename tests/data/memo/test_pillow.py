@@ -27,7 +27,8 @@ from adversaries import FILES, OPERATIONS, QUIET, attempt, image_bytes, look
 from hasten.agent import libraries
 from hasten.agent.handle import Handle
 from hasten.agent.models import Models
-from hasten.data.memo import keys, pillow
+from hasten.data.memo import keys, pillow, table
+from hasten.data.memo.disk import DiskTier
 from hasten.data.memo.memo import Memo, use_in_process, using
 from hasten.data.memo.ram import RamTier
 from hasten.data.memo.table import memoizing
@@ -1026,3 +1027,60 @@ def test_pixels_released_while_they_are_read_are_recomputed(photo, memo, monkeyp
 
     monkeypatch.setattr(RamTier, "view", view_of_what_is_gone)
     assert_same(PIPELINES[pipeline], photo)
+
+
+def test_a_disk_keeps_the_resized_images_and_not_the_whole_ones_beside_them(tmp_path):
+    tier = DiskTier(64 << 20, root=tmp_path / "memo", script="x")
+    memo = Memo(None, tier)
+    with memoizing(memo):
+        for number in range(8):
+            made_photo(tmp_path / f"{number}.jpg", seed=number)
+            Image.open(tmp_path / f"{number}.jpg").convert("RGB").resize((10, 8)).tobytes()
+    sizes = [path.stat().st_size for path in tier._folder.iterdir() if path.name != "hasten-store"]
+    assert sum(size > SIZE[0] * SIZE[1] for size in sizes) == 1, "the first, which nobody knows to be resized"
+    memo.close()
+
+
+def test_a_file_may_be_opened_for_writing_while_other_threads_open_images(photo, memo, tmp_path):
+    stop, failed = threading.Event(), []
+    alive = [Image.open(photo).convert("RGB") for _ in range(300)]
+
+    def opening():
+        while not stop.is_set():
+            Image.open(photo).convert("RGB").resize((10, 8))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=opening) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            with open(tmp_path / "log", "w"):
+                pass
+    except RuntimeError as error:
+        failed.append(error)
+    finally:
+        stop.set()
+        sys.setswitchinterval(before)
+        for thread in threads:
+            thread.join()
+    assert failed == [] and len(alive) == 300
+
+
+def test_a_fork_waits_until_no_thread_changes_what_is_memoized():
+    held = threading.Event()
+
+    def hold():
+        with table._holding.threads:
+            held.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if table._holding.threads.acquire(timeout=2.0) else 1)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -515,14 +516,13 @@ def test_a_process_stopped_while_holding_the_lock_blocks_no_other(tier):
 
 
 @linux
-def test_nothing_is_left_open_after_close(tmp_path):
+def test_nothing_is_left_open_once_nobody_holds_a_tier(tmp_path):
     def one():
         tiers = [RamTier(8 << 20), DiskTier(8 << 20, root=tmp_path / "memo", script="x")]
         for tier in tiers:
             for size in (1000, MAPPED_FROM):
                 put(tier, size, size)
                 assert is_held(tier, size, size)
-            tier.close()
 
     one()
     gc.collect()
@@ -531,15 +531,6 @@ def test_nothing_is_left_open_after_close(tmp_path):
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
     assert Path("/proc/self/maps").read_text().count("hasten") == maps == 0
-
-
-@linux
-def test_a_closed_tier_returns_and_takes_nothing():
-    tier = RamTier(8 << 20)
-    put(tier, 1)
-    tier.close()
-    assert tier.read(key(1)) is None and key(1) not in tier
-    assert not put(tier, 2)
 
 
 class TestMemory:
@@ -553,12 +544,12 @@ class TestMemory:
         for number in range(2000):
             put(tier, number, rng.choice([10, 500, 9000, 200_000, MAPPED_FROM + 1]))
             assert os.fstat(tier._file.descriptor).st_blocks * 512 <= 8 << 20
-        tier.close()
 
     def test_a_large_value_is_a_private_mapping(self):
         tier = RamTier(16 << 20)
         put(tier, 1, MAPPED_FROM)
         put(tier, 2, MAPPED_FROM - 10_000)
+        gc.collect()  # tiers of earlier tests
         before = Path("/proc/self/maps").read_text().count("memfd:hasten")
         large, small = decode(tier.read(key(1)))["image"], decode(tier.read(key(2)))["image"]
         assert Path("/proc/self/maps").read_text().count("memfd:hasten") == before + 1
@@ -567,9 +558,8 @@ class TestMemory:
         del large, small
         gc.collect()
         assert Path("/proc/self/maps").read_text().count("memfd:hasten") == before
-        tier.close()
 
-    def test_a_mapping_outlives_shrinking_and_closing(self, monkeypatch):
+    def test_a_mapping_outlives_shrinking_and_its_tier(self, monkeypatch):
         tier = RamTier(16 << 20)
         put(tier, 1, 2 * MAPPED_FROM)
         put(tier, 2, 500_000)
@@ -579,7 +569,6 @@ class TestMemory:
         assert tier.shrink() > 400_000
         assert is_held(tier, 1, 2 * MAPPED_FROM) and not is_held(tier, 2, 500_000)
         assert_equal(held, value_of(1, 2 * MAPPED_FROM))
-        tier.close()
         del tier
         gc.collect()
         assert_equal(held, value_of(1, 2 * MAPPED_FROM))
@@ -597,7 +586,6 @@ class TestMemory:
 
         assert run(child) == [0]
         assert_equal(held, value_of(1, MAPPED_FROM))
-        tier.close()
 
     @pytest.mark.parametrize("why", ["too many", "refused"])
     def test_values_are_copied_if_nothing_can_be_mapped(self, why, monkeypatch):
@@ -611,7 +599,6 @@ class TestMemory:
         held[2][-2000:] = 0
         assert is_held(tier, 1, MAPPED_FROM) and len(held) == 3
         del held
-        tier.close()
 
     def test_released_memory_is_a_miss_and_is_really_freed(self, monkeypatch):
         tier = RamTier(64 << 20)
@@ -625,7 +612,6 @@ class TestMemory:
         assert 13 <= num_held(tier, 100, 900_000) <= 20
         assert not put(tier, 50, 900_000) and not tier.takes(900_000)
         assert tier.num_bytes <= before - (19 << 20)  # looking up released values has not allocated their pages again
-        tier.close()
 
     def test_a_value_released_while_it_is_read_is_a_miss(self, monkeypatch):
         tier = RamTier(8 << 20)
@@ -640,7 +626,6 @@ class TestMemory:
 
         monkeypatch.setattr(os, "preadv", slow)
         assert tier.read(key(1)) is None
-        tier.close()
 
     def test_a_value_whose_memory_is_released_while_it_is_written_is_not_stored(self, monkeypatch):
         tier = RamTier(8 << 20)
@@ -655,7 +640,6 @@ class TestMemory:
         monkeypatch.setattr(ram, "write_at", slow)
         assert not put(tier, 1) and tier.read(key(1)) is None
         assert tier.num_bytes < 200_000
-        tier.close()
 
     def test_memory_that_runs_out_in_writing_leaves_no_value(self, monkeypatch):
         tier = RamTier(8 << 20)
@@ -668,7 +652,6 @@ class TestMemory:
             put(tier, 1)
         monkeypatch.undo()
         assert tier.read(key(1)) is None and key(1) not in tier
-        tier.close()
 
     def test_memory_is_checked_while_the_tier_is_filled(self, monkeypatch):
         monkeypatch.setattr(ram, "CHECK_EVERY", 1 << 20)
@@ -678,7 +661,6 @@ class TestMemory:
         for number in range(300):
             put(tier, number)
         assert 5 << 20 < tier.num_bytes < 9 << 20
-        tier.close()
 
     def test_a_budget_below_the_table_size_raises(self):
         with pytest.raises(OSError, match="8000 bytes of shared memory are too few to store values"):
@@ -697,10 +679,8 @@ class TestMemory:
         one, other = (RamTier(1 << 20, host_key=name) for _ in range(2))
         apart = RamTier(1 << 20, host_key=name + b"!")
         assert put(one, 1) and not put(other, 1)
-        one.close()
+        del one
         assert is_held(other, 1) and not is_held(apart, 1)
-        other.close()
-        apart.close()
 
     def test_colliding_keys_are_distinguished(self):
         tier = RamTier(1 << 20)
@@ -709,14 +689,12 @@ class TestMemory:
             assert tier.write(one, encode(number))
         assert [decode(tier.read(one)) for one in keys] == list(range(20))
         assert tier.read(bytes(7) + b"\1" + bytes(8)) is None
-        tier.close()
 
     def test_a_crowded_table_takes_no_more(self, monkeypatch):
         tier = RamTier(1 << 20)
         keys = [bytes(8) + number.to_bytes(8, "little") for number in range(100)]
         assert [tier.write(one, encode(number)) for number, one in enumerate(keys)] == [True] * 64 + [False] * 36
         assert tier.read(keys[99]) is None and decode(tier.read(keys[63])) == 63
-        tier.close()
 
 
 class TestDisk:
@@ -731,8 +709,7 @@ class TestDisk:
         tier = DiskTier(64 << 20, root=root, script="x")
         for number in range(10):
             assert put(tier, number, 20_000)
-        yield tier
-        tier.close()
+        return tier
 
     def path(self, tier, number):
         return tier._folder / key(number).hex()
@@ -741,7 +718,6 @@ class TestDisk:
         other = DiskTier(64 << 20, root=root, script="x")
         assert num_held(other, 10, 20_000) == 10
         assert other.num_bytes == filled.num_bytes > 0
-        other.close()
 
     @pytest.mark.parametrize("seed", range(3))
     def test_a_damaged_file_is_never_used_and_is_recreated(self, filled, seed):
@@ -820,16 +796,16 @@ class TestDisk:
             for number in range(15):
                 assert put(store, number, 20_000)
             os.utime(store._folder, (age, age))
-        stores[0].close()
+        oldest = stores[0]._folder
+        del store
+        stores[0] = None
         for number in range(100, 140):
             put(stores[2], number, 20_000)
             assert stores[2].num_bytes <= 1 << 20
         if sys.platform != "win32":
-            assert not stores[0]._folder.exists()
+            assert not oldest.exists()
         assert num_held(stores[1], 15, 20_000) == 15
         assert sum(is_held(stores[2], number, 20_000) for number in range(100, 140)) > 15
-        for store in stores[1:]:
-            store.close()
 
     def test_folders_that_are_not_stores_are_never_removed(self, root):
         kept = [root / "patients", root / ("a" * 32)]  # the second has a store's name, but no marker file
@@ -843,7 +819,6 @@ class TestDisk:
         for number in range(30):
             put(tier, number, 20_000)
         assert all((folder / ".hidden").read_bytes() == b"precious" for folder in kept)
-        tier.close()
 
     @linux
     def test_a_file_too_large_for_the_disk_raises_and_leaves_nothing_behind(self, filled):
@@ -873,7 +848,7 @@ class TestDisk:
         with pytest.raises(PermissionError, match="other users can write to it"):
             DiskTier(1 << 20, root=root, script="x")
         root.chmod(0o700)
-        DiskTier(1 << 20, root=root, script="x").close()
+        DiskTier(1 << 20, root=root, script="x")
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
     def test_the_user_can_choose_the_folder(self, monkeypatch, tmp_path):
@@ -1208,6 +1183,26 @@ def test_a_memo_that_is_closed_while_threads_use_it_raises_nothing():
 
 
 @posix
+def test_a_memo_that_is_closed_while_a_value_is_written_writes_to_no_other_file(made, monkeypatch, tmp_path, caplog):
+    memo = made(ram=16 << 20)
+    opened = []
+
+    def close_first(*arguments):
+        if not opened:
+            memo.close()
+            opened.append(
+                os.open(tmp_path / "checkpoint", os.O_RDWR | os.O_CREAT)
+            )  # the first descriptor that is free
+        write_at(*arguments)
+
+    write_at = ram.write_at
+    monkeypatch.setattr(ram, "write_at", close_first)
+    assert memo.put(key(1), list(range(100)), seconds=0.1)
+    os.close(opened[0])
+    assert (tmp_path / "checkpoint").read_bytes() == b"" and not caplog.records
+
+
+@posix
 def test_a_memo_that_is_closed_between_two_tiers_stores_no_more(made, monkeypatch, caplog):
     memo = made(ram=16 << 20, disk=1 << 30)
     assert memo._duplicates
@@ -1222,6 +1217,18 @@ def test_a_memo_that_is_closed_between_two_tiers_stores_no_more(made, monkeypatc
     monkeypatch.setattr(first, "write", close_after)
     assert memo.put(key(1), 1, seconds=0.1)
     assert not caplog.records
+
+
+@posix
+def test_a_share_of_the_disk_counts_what_the_cache_already_takes(monkeypatch, tmp_path):
+    monkeypatch.setenv("HASTEN_CACHE", os.fspath(tmp_path))
+    earlier = DiskTier(1 << 30, script="earlier")
+    assert put(earlier, 1, 400_000)
+    taken = earlier.num_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    memo = open_memo(ram=None, disk="50%")
+    assert memo.counts().tiers[0].budget == (1_000_000 + taken) // 2
+    memo.close()
 
 
 @posix

@@ -179,7 +179,7 @@ class BatchIterator(BaseIterator):
         if not self._options.adjusts_workers:
             return
         self._plan = adjusted(self._plan, interval, cores=usable_cores())
-        with contextlib.suppress(OSError):  # no more processes or memory; the existing workers are unaffected
+        with contextlib.suppress(OSError, RuntimeError):  # no more processes, threads or memory: the others stay
             self._pool.resize(self._plan.num_workers)
         self._plan = replace(self._plan, num_workers=self._pool.num_workers)
 

@@ -149,7 +149,8 @@ def _of(origin: Callable[[], Sequence[Any]], layout: Callable[[list[torch.Tensor
         tensors.append(array)
     if not tensors or any(len(tensor) != len(tensors[0]) for tensor in tensors):
         return None
-    has_arrays = any(type(array) is np.ndarray for array in raw)
+    # torch marks the storage of a tensor that NumPy sees, too, as not resizable.
+    has_arrays = any(type(array) is np.ndarray or not array.untyped_storage().resizable() for array in raw)
     return Columns(tensors, layout, origin=origin, raw=raw, has_arrays=has_arrays)
 
 

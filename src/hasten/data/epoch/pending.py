@@ -76,7 +76,8 @@ class PendingBatch:
     ) -> Task:
         self.num_open += len(indices)
         place = None if self.slot is None else self.slot.place
-        return Task(self.number, row, kind, indices, self.seed, occurrences, len(self.indices), place, layout)
+        length = len(self.indices)
+        return Task(self.number, row, kind, indices, self.seed, occurrences, length, place, layout, holds=self.slot)
 
     def take(self, result: Result, *, layout: Place | Layout | None, replace: bool) -> list[Task]:
         """Store a result; return tasks for what must be requested again because a sample failed."""

@@ -44,6 +44,9 @@ class Slot:
         address = self._arena.address + self.place.offset
         return {"shape": (self.place.size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # another process writes to the place, and holds nothing
+
     def __del__(self) -> None:
         self._returned(self.place)
 
@@ -82,10 +85,11 @@ class Slots:
         return self.used_bytes + size <= self.arena.capacity
 
     def _find(self, size: int) -> Place | None:
-        for place in self._free:
+        for _ in range(len(self._free)):  # another thread may return a place at any time
+            place = self._free.popleft()
             if size <= place.size <= 4 * size + (1 << 16):
-                self._free.remove(place)
                 return place
+            self._free.append(place)
         return None
 
     def _reserve(self, size: int) -> Place | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import stat
 import struct
@@ -102,7 +103,7 @@ class DiskTier:
             checksum = zlib.crc32(piece, checksum)
         head = _HEAD.pack(_MAGIC, checksum, encoded.size, key)
         try:
-            with open(temporary, "r+b", buffering=0) as file:
+            with io.FileIO(temporary, "r+") as file:  # not the `open` that computes deferred images first
                 lock_temporary(file.fileno())
                 for piece in [head + bytes(HEAD_BYTES - len(head)), *encoded.pieces]:
                     left = memoryview(piece)
@@ -113,10 +114,6 @@ class DiskTier:
             self._ledger.discard(temporary)
             raise
         return True
-
-    def close(self) -> None:
-        """Close the folder in this process."""
-        self._ledger.close()
 
 
 def memo_folder() -> Path:

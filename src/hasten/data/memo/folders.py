@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch.utils.data import ConcatDataset, Subset
 
 from hasten.data.generators import preserve_generators
@@ -136,7 +136,8 @@ class FolderSamples:
         return None if identity is None else self._key_of(identity, pipeline)
 
     def _key_of(self, identity: bytes, pipeline: ImagePipeline) -> bytes:
-        return key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint)
+        truncated = b"truncated" if ImageFile.LOAD_TRUNCATED_IMAGES else b""
+        return key_of(identity, b"image folder", _versions(), self.pixels.encode(), pipeline.fingerprint, truncated)
 
     def _prepared(
         self, path: str, pipeline: ImagePipeline, borrowed_checks: list[Callable[[], bool]] | None
@@ -169,8 +170,9 @@ class FolderSamples:
 
     def pipeline_of(self, folder: Any) -> ImagePipeline | None:
         """Return the pipeline of its transforms; None if they are not known, or it is not an image folder."""
-        if id(folder) in self._current and folder.target_transform is None:
-            return self._current[id(folder)]
+        current = self._current.get(id(folder))  # in one look-up: another thread may clear it
+        if current is not None and folder.target_transform is None:
+            return current
         state = _state_of(folder)
         known = self._known.get(id(folder))
         if known is None or known[0] != state:
@@ -244,7 +246,7 @@ def _state_of(folder: Any) -> object:
         flat = flatten([transform])
     except Unknown:
         return None
-    return [(id(one), _plain(options_of(one))) for one in flat]
+    return [(id(one), type(one), _plain(options_of(one))) for one in flat]
 
 
 @functools.lru_cache(maxsize=64)

@@ -391,8 +391,8 @@ class Chains:
 
     def compute_all_deferred(self) -> None:
         """Compute the deferred images of all threads."""
-        for image in list(self.alive.values()):
-            self._compute(image)
+        for image in self.alive.valuerefs():  # a list: other threads may add images
+            self._compute(image())
 
     def _compute(self, image: Any) -> None:
         if image is not None and isinstance(image.__dict__.get(TAG), Link):

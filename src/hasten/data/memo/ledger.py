@@ -26,6 +26,7 @@ BLOCK = 4096
 ENTRY = 256  # bytes of a folder that a file's name may take
 STALE = 3600.0  # seconds after which a temporary file belongs to a dead process, and the bytes are counted again
 RETRY_SECONDS = 60.0  # seconds without another attempt after there was no room
+LEDGER = "ledger"  # the file's name
 STORE, MARK = re.compile(r"[0-9a-f]{32}"), "hasten-store"  # the name of a store, and the marker file in each
 TEMPORARY_PREFIX = "."  # prefix of the name of a file being written
 OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -50,7 +51,7 @@ class Ledger:
         check_private(folder.parent)
         self._held = _open_store(folder)
         with suppress(OSError):  # a read-only disk can still be read
-            self._descriptor = os.open(folder.parent / "ledger", os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
+            self._descriptor = os.open(folder.parent / LEDGER, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
             os.utime(folder)
         self._refused, self._full_until = 0, 0.0
 
@@ -120,11 +121,7 @@ class Ledger:
         self.close()
 
     def _read(self) -> tuple[int, float] | None:
-        data = _read_start(self._descriptor, _COUNT.size)
-        if len(data) < _COUNT.size:
-            return None
-        used, counted, checksum = _COUNT.unpack(data)
-        return (used, counted) if checksum == zlib.crc32(data[:-4]) else None
+        return _count_in(_read_start(self._descriptor, _COUNT.size))
 
     def _write(self, used: int, counted: float) -> None:
         data = _COUNT.pack(used, counted, 0)[:-4]
@@ -160,6 +157,23 @@ class Ledger:
         entries = _entries(self.folder.parent)
         named = (Path(e.path) for e in entries if STORE.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
         return [folder for folder in named if (folder / MARK).is_file()]
+
+
+def bytes_of_stores(parent: Path) -> int:
+    """Return the bytes that all stores in a folder take; 0 if unknown."""
+    try:
+        known = _count_in((parent / LEDGER).read_bytes())
+    except OSError:
+        return 0
+    return 0 if known is None else known[0]
+
+
+def _count_in(data: bytes) -> tuple[int, float] | None:
+    """Return the bytes, and when they were counted; None if the file is damaged."""
+    if len(data) < _COUNT.size:
+        return None
+    used, counted, checksum = _COUNT.unpack(data[: _COUNT.size])
+    return (used, counted) if checksum == zlib.crc32(data[: _COUNT.size - 4]) else None
 
 
 def is_ours(status: os.stat_result) -> bool:

@@ -19,6 +19,7 @@ from hasten.data.memo.budget import disk_budget, ram_budget
 from hasten.data.memo.codec import Encoded, NotStorableError, decode, encode
 from hasten.data.memo.counters import Counters
 from hasten.data.memo.disk import DiskTier, memo_folder
+from hasten.data.memo.ledger import bytes_of_stores
 from hasten.data.memo.ram import Memory, RamTier
 from hasten.data.memo.remote import RemoteCounts, RemoteTier
 
@@ -105,7 +106,8 @@ class Memo:
 
     def view(self, key: bytes, *, counted: bool = True) -> tuple[Memory, Callable[[], bool]] | None:
         """Return `RamTier.view(key)`, counted as a hit if `counted`."""
-        found = self._tiers[0].view(key) if self._tiers and isinstance(self._tiers[0], RamTier) else None
+        nearest = next(iter(self._tiers), None)
+        found = nearest.view(key) if isinstance(nearest, RamTier) else None
         if found is not None and counted:
             self.hit(0)
         return found
@@ -185,10 +187,8 @@ class Memo:
         return sum(tier.shrink() for tier in self._tiers if isinstance(tier, RamTier))
 
     def close(self) -> None:
-        """Close the tiers in this process. The counts can still be read."""
+        """Let go of the tiers, whose files are closed once no thread uses them. The counts can still be read."""
         self._last_counts = self.counts()
-        for tier in self._tiers:
-            tier.close()
         self._tiers = []
         if self.remote is not None:
             self.remote.close()
@@ -238,7 +238,8 @@ def open_memo(*, ram: Budget, disk: Budget, host_key: bytes | None = None) -> Me
 def _open_disk(disk: Budget) -> DiskTier | None:
     if disk is None:
         return None
-    budget = disk_budget(memo_folder(), None if disk == "auto" else disk)
+    folder = memo_folder()
+    budget = disk_budget(folder, None if disk == "auto" else disk, taken=bytes_of_stores(folder))
     return DiskTier(budget) if budget else None
 
 

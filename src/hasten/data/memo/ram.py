@@ -170,14 +170,6 @@ class RamTier:
             self._file.free(end, round_up(used))
             return before - self.num_bytes
 
-    def close(self) -> None:
-        """Close the memory in this process; values returned as mappings stay until nothing refers to them."""
-        # Other threads that still use the tier find no values and no room.
-        self._words, self._table = memoryview(bytes(24)).cast("Q"), memoryview(bytes(8 * _ENTRY)).cast("Q")
-        self._all = None
-        self._file.close()
-        self._lock.close()
-
     def _holds(self, offset: int, size: int) -> bool:
         return self._start <= offset and offset + size <= self._words[CEILING]
 

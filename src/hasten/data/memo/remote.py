@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import logging
 import os
 import re
@@ -249,7 +250,7 @@ class RemoteTier:
         ledger.discard(temporary)
         if not ledger.reserve(temporary, RECORD_BYTES, wait=LEDGER_SECONDS):
             return False
-        with open(temporary, "r+b") as file:
+        with io.FileIO(temporary, "r+") as file:  # not the `open` that computes deferred images first
             file.write(f"{new.file} {new.size}".ljust(RECORD_BYTES).encode())
         ledger.discard(ledger.folder / name)
         os.replace(temporary, ledger.folder / name)

@@ -77,6 +77,12 @@ class _Holding:
 
 
 _holding = _Holding()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_holding.threads.acquire,
+        after_in_parent=_holding.threads.release,
+        after_in_child=_holding.threads.release,
+    )
 
 
 @contextlib.contextmanager

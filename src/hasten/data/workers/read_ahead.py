@@ -187,8 +187,11 @@ class ReadAhead:
             return
         for number in range(self._num_threads):
             thread = threading.Thread(target=self._run, name=f"hasten-read-ahead-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: those there are read ahead
+                return
             self._threads.append(thread)
-            thread.start()
 
     def _run(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from torch._utils import ExceptionWrapper
 
 from hasten.data.layout.arena import Place
 from hasten.data.layout.packing import pack, unpack, write_buffers
+from hasten.data.layout.slots import Slot
 from hasten.data.layout.tree import Layout
 from hasten.data.memo.folders import FolderSamples, Prepared
 from hasten.data.memo.memo import Memo
@@ -47,6 +48,8 @@ class Task:
     """For "cuts": each sample's image before the random part."""
     coming: list[Any] = field(default_factory=list)
     """Indices of samples to come, whose remote objects this task's worker fetches ahead."""
+    holds: Slot | None = None
+    """The slot of the place: it is not reused while a thread still works on the task. None in another process."""
 
 
 @dataclass

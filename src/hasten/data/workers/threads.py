@@ -43,9 +43,9 @@ class ThreadPool:
         self._config = config
         self._arena = arena
         self._threads: list[threading.Thread] = []
-        self.resize(config.num_workers)
         release = hold_installed() if config.memo is not None else None
         self._finalizer = weakref.finalize(self, _end, self._threads, self._tasks, release)
+        self.resize(config.num_workers)
 
     def send(self, task: Task) -> bool:
         """Put a task into the queue."""
@@ -67,16 +67,17 @@ class ThreadPool:
         return _drain(self._tasks)
 
     def resize(self, num_workers: int) -> None:
-        """Start threads, or let some exit."""
+        """Start threads, or let some exit. Raises RuntimeError if the system has no more of them."""
         for _ in range(num_workers, self.num_workers):
             self._tasks.put(None)
-        for number in range(self.num_workers, num_workers):
+        self.num_workers = min(self.num_workers, num_workers)
+        while self.num_workers < num_workers:
             builder = SampleBuilder(self._config, self._arena, memoryview(bytearray(16)).cast("q"), is_thread=True)
-            arguments = builder, self._tasks, self._results
-            thread = threading.Thread(target=_work, args=arguments, name=f"hasten-worker-{number}", daemon=True)
+            arguments, name = (builder, self._tasks, self._results), f"hasten-worker-{self.num_workers}"
+            thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
-        self.num_workers = num_workers
+            self.num_workers += 1
 
     def close(self) -> None:
         """Stop the threads."""
@@ -98,7 +99,12 @@ def _work(builder: SampleBuilder, tasks: Tasks, results: Results) -> None:
     try:
         with _one_thread():
             while (task := tasks.get()) is not None:
-                results.put(builder.result(task))
+                try:
+                    result = builder.result(task)
+                except BaseException as error:  # a sample called sys.exit(), say: the training loop raises it
+                    result = Result(task.batch, task.start, len(task.indices), error=error, row=task.start)
+                results.put(result)
+                del task, result  # nothing holds the slot while the thread waits
     finally:
         builder.close()
 
