@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hasten.errors import ClusterError
 from hasten.launch.side import Bench, Output, SideError
 from hasten.sandbox.workspace import Workspace
 from hasten.tuning import elsewhere
-from hasten.tuning.elsewhere import OnSlurm, WholeTask, open_elsewhere, run_task
+from hasten.tuning.elsewhere import OnSlurm, WholeTask, _digest, open_elsewhere, run_task
 from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import Metric, check_whole_runs
 from hasten.tuning.trial_config import TrialConfig, spec_of
@@ -156,3 +158,36 @@ def test_more_machines_make_more_seeds_in_the_same_time(bench):
     assert runs.seconds(6) == 2.0
     _, runs = judged(bench, Place(at_once=12))
     assert runs.seconds(6) == 1.0
+
+
+def test_jobs_that_are_refused_say_nothing_about_the_plan(bench):
+    class Refusing(Place):
+        def start(self, task):
+            raise ClusterError("Slurm takes no job: invalid partition")
+
+    (check,), _ = judged(bench, Refusing())
+    assert check.state == "unknown" and "invalid partition" in check.text
+
+
+def test_what_sbatch_refuses_is_one_line():
+    class Executor:
+        def submit(self, *_):
+            raise RuntimeError("sbatch: error: invalid partition\nsbatch: error: Batch job submission failed")
+
+    with pytest.raises(ClusterError, match=r"Slurm takes no job: .*Batch job submission failed"):
+        OnSlurm(Executor()).start(None)
+
+
+def test_a_large_file_of_the_command_is_not_read(tmp_path, monkeypatch):
+    (tmp_path / "big.h5").write_bytes(b"")
+    os.truncate(tmp_path / "big.h5", 1 << 40)
+    assert len(_digest(os.fspath(tmp_path / "big.h5"))) == 64
+
+
+def test_a_signal_while_a_run_elsewhere_is_waited_for_ends_as_ctrl_c_does(bench):
+    class Endless(Place):
+        def start(self, task):
+            return lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        judged(bench, Endless())

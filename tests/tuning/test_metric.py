@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hasten.launch.side import Bench, Output, SideError
+from hasten.launch.side import Bench, Output, SideError, _in_characters
 from hasten.records import ScreeningRun
 from hasten.tuning import metric, quality
 from hasten.tuning.evaluator import Evaluator
@@ -212,3 +212,17 @@ def test_a_whole_run_is_timed_by_what_it_prints(tmp_path, workspace):
     run = Metric(PATTERN, target=0.1).run(bench, {}, shift=0)
     assert run.value == 0.2 and run.reached is not None and run.seconds - run.reached > 0.2
     assert not list(workspace.folder.glob("launch-*"))
+
+
+def test_a_group_that_took_no_part_in_a_match_is_no_value():
+    either = Metric(re.compile(r"accuracy(?: ([0-9.]+))?"))
+    output = Output(text="accuracy\naccuracy 0.5\n", grown=[(1.0, 9), (2.0, 22)], seconds=3.0)
+    assert either._read(output).value == 0.5
+
+
+def test_what_was_printed_is_counted_in_characters_wherever_a_write_ended():
+    said = "Fläche 0.5 ✓\n".encode()
+    grown = [(float(end), end) for end in range(1, len(said) + 1)]
+    counted = _in_characters(grown, said)
+    assert counted[-1] == (float(len(said)), len(said.decode()))
+    assert [number for _, number in counted] == sorted(number for _, number in counted)

@@ -8,7 +8,7 @@ import pytest
 
 from hasten.raw_run import RawQuality, SampledEpoch
 from hasten.tuning import quality
-from hasten.tuning.evaluator import Evaluator, _band, check_quality, rounding, verdict_of
+from hasten.tuning.evaluator import Evaluator, _band, check_quality, find_culprits, rounding, verdict_of
 from hasten.tuning.metric import metric_holds
 
 
@@ -317,3 +317,17 @@ def test_seeds_that_make_no_difference_prove_nothing():
 
 def test_two_seeds_prove_nothing():
     assert quality.within_band(seeds(2), seeds(2)).state == "unknown"
+
+
+def test_seeds_that_the_budget_does_not_hold_are_not_begun(monkeypatch):
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_, **__: pytest.fail("a launch was made"))
+    evaluator = Evaluator(bench=None, step_seconds=5.0, steps_per_epoch=None, time_left=lambda: 100.0)
+    evaluator.launch_seconds = 90.0
+    check = _band(evaluator, {"bf16": True}, {})
+    assert check.state == "unknown" and "no time for 3 seeds: --budget gives more" in check.text
+
+
+def test_where_no_time_is_left_the_weakest_guarantee_is_blamed_unasked(monkeypatch):
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_, **__: pytest.fail("a launch was made"))
+    evaluator = Evaluator(bench=None, step_seconds=5.0, steps_per_epoch=None, time_left=lambda: 0.0)
+    assert find_culprits(evaluator, {"fused_optimizer": True, "bf16": True}) == ["bf16"]

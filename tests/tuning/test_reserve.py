@@ -3,10 +3,12 @@
 import re
 
 import pytest
+from pages import search
 from runs import loader, run
 
 from hasten.measurement.diagnose import situation_of
-from hasten.tuning.budget import Reserve, reserve
+from hasten.records import Proof, Trial
+from hasten.tuning.budget import Journal, Reserve, reserve
 from hasten.tuning.evaluator import Evaluator
 from hasten.tuning.metric import Metric
 
@@ -53,3 +55,14 @@ def test_what_an_early_proof_has_launched_of_the_script_itself_is_not_kept_for_a
     first = Reserve(screening_runs=10.0, proof=270.0)
     assert first.after(90.0) == Reserve(screening_runs=10.0, proof=225.0)
     assert first.after(1000.0).proof == 0.0
+
+
+def test_a_proof_of_other_settings_is_none(tmp_path):
+    journal = Journal(tmp_path, 600.0, lambda *_: None, lambda _: None)
+    journal.begin(search(FIRST.case.run))
+    journal.keep(settings={"bf16": True}, proof=Proof(verdict="proven", guarantee="precision"))
+    dropped = Trial(fix="loader", value=True, settings={"bf16": True}, verdict="slower")
+    journal.add({"bf16": True}, dropped)
+    assert journal.tuning.proof is not None
+    journal.add({"bf16": True, "allocator": "glibc"}, Trial(fix="allocator", value="glibc", verdict="faster"))
+    assert journal.tuning.proof is None

@@ -177,3 +177,35 @@ def test_a_script_that_cannot_be_there_twice_is_launched_twice_only_once(bench, 
         found = try_fix(fake, {}, {"bf16": True}, frequencies=frequencies, config=TrialConfig(turns=True))
         assert found.verdict == "faster"
     assert len(tried) == 1
+
+
+def test_a_baseline_that_fails_says_nothing_about_the_fix(bench, frequencies):
+    fake = bench({"bf16": 1.5}, failing=["channels_last"])
+    trial = try_fix(fake, {"channels_last": True}, {"bf16": True}, frequencies=frequencies, config=CONFIG)
+    assert trial.verdict == "inconclusive" and trial.note.startswith("the baseline failed: the script failed")
+    assert from_json(Trial, to_json(trial)) == trial and not may_continue(trial)
+
+
+def test_pairs_made_before_the_baseline_failed_count(bench, frequencies, monkeypatch):
+    fake = bench({"bf16": 1.3}, noise=0.3, seed=5)
+
+    def fail_later(*, spec, environment):
+        if len(fake.launches) == 8:  # the baseline of the fifth pair
+            raise SideError("out of memory")
+        return run(spec=spec, environment=environment)
+
+    run = fake.run
+    monkeypatch.setattr(fake, "run", fail_later)
+    trial = trial_of(fake, frequencies)
+    assert trial.verdict == "inconclusive" and len(trial.baseline_seconds) == 4
+    assert trial.speedup is not None and trial.note == "the baseline failed: out of memory"
+
+
+def test_a_fix_that_fails_alone_too_leaves_the_others_their_turns(bench, frequencies, monkeypatch):
+    def in_vain(_sides):
+        raise SideError("the script failed")
+
+    monkeypatch.setattr(trials, "run_in_turns", in_vain)
+    fake = bench(failing=["bf16"])
+    trial = try_fix(fake, {}, {"bf16": True}, frequencies=frequencies, config=TrialConfig(turns=True))
+    assert trial.verdict == "failed" and fake.takes_turns

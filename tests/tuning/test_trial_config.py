@@ -110,3 +110,9 @@ def test_a_run_with_a_cache_is_diagnosed_once_its_samples_are_there(tmp_path, mo
     (photographs,) = found.facts.loaders
     assert photographs.num_cache_misses <= 4, "all samples are made from one file"
     assert sum(tier.num_hits for tier in photographs.cache) >= 4 * len(found.steps)
+
+
+@pytest.mark.parametrize("step", [5.0, 15.0, 40.0])
+def test_a_launch_of_slow_steps_has_time_for_those_it_must_make(step):
+    found = config_for(situation_of(run(steps=steps(count=8, seconds=step)), {}), {})
+    assert 4 * found.seconds >= 7 * step, "three to warm up and four that count"

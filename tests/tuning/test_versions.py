@@ -28,10 +28,17 @@ class Fake(Evaluator):
     """Launches of a version, by what it would record."""
 
     def __init__(self, **changes):
-        super().__init__(bench=None, step_seconds=0.01, steps_per_epoch=8.0)
+        super().__init__(bench=self, step_seconds=0.01, steps_per_epoch=8.0)
         self.changes = changes
 
+    folder = None
+
+    def run(self, **_):  # of its bench
+        return recorded(**self.changes)
+
     def evaluate(self, settings, *, shift=0, perturb=0, number=0):
+        if "fails" in self.changes:
+            return super().evaluate(settings, shift=shift, perturb=perturb, number=number)
         return recorded(seed=shift, perturbed=bool(perturb), by_index="loader" in settings, **self.changes)
 
 
@@ -86,7 +93,9 @@ def run_of(num_batches=100, **changes):
 
 
 def judged(new=None, *, old=None, data=100):
-    return _checked(Fake(**(old or {})), Fake(**(new or {})), [run_of(), run_of(data)])
+    one, other = Fake(**(old or {})), Fake(**(new or {}))
+    one.is_reference, other.is_reference = True, False
+    return _checked(one, other, [run_of(), run_of(data)])
 
 
 def failed(checks):
@@ -151,6 +160,13 @@ def test_what_learns_something_else_fails(change, what):
     assert what in failed(checks)
 
 
+def test_an_old_version_that_does_not_train_says_nothing_about_the_new_one():
+    (check,), _ = judged(old={"fails": "no optimizer step was seen"})
+    assert check.state == "unknown" and check.text.startswith("the old version did not train")
+    (check,), _ = judged({"fails": "no optimizer step was seen"})
+    assert check.state == "failed"
+
+
 def test_half_of_the_data_is_not_faster():
     checks, _ = judged(data=50)
     assert failed(checks) == ["data"] and "800 samples, and had 1,600" in next(
@@ -200,6 +216,16 @@ def test_a_script_as_it_was_runs_with_the_modules_it_had(repository, monkeypatch
         place = old.argv[0]
     assert not os.path.exists(place), "nothing is left behind"
     assert subprocess.run(["git", "worktree", "list"], capture_output=True, text=True).stdout.count("\n") == 1
+
+
+def test_links_that_lead_out_of_the_repository_are_there_as_they_were(repository, tmp_path_factory, monkeypatch):
+    data = tmp_path_factory.mktemp("data")
+    (repository / "src/data").symlink_to(data)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-m", "a link to the data")
+    monkeypatch.chdir(repository)
+    with of_revision("HEAD", Version(argv=["src/train.py"])) as old:
+        assert Path(old.argv[0]).with_name("data").resolve() == data.resolve()
 
 
 @pytest.mark.slow

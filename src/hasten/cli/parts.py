@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -140,7 +141,10 @@ def command_of(args: argparse.Namespace) -> list[str]:
     if not words:
         what, example = ("module", "-m package.train") if args.module else ("script", "train.py")
         raise CommandError(f"no {what} given; try for example `hasten {args.subcommand} {example}`")
-    misplaced = _misplaced(words, args.options, module=args.module)
+    first = (
+        words[: words.index("--")] if "--" in words else words
+    )  # of `prove`, what comes after it is another command
+    misplaced = _misplaced(first, args.options, module=args.module)
     if misplaced is not None:
         rest = [word for word in words[1:] if word != misplaced]
         what = f"-m {words[0]}" if args.module else words[0]
@@ -164,8 +168,8 @@ def _misplaced(words: Sequence[str], options: Collection[str], *, module: bool) 
 
     None too where the source lacks an option that hasten does not have: then the script's options are read elsewhere.
     """
-    script = Path(*words[0].split(".")).with_suffix(".py") if module else Path(words[0])
-    if script.suffix != ".py" or not script.is_file():
+    script = Path(f"{words[0].replace('.', '/')}.py" if module else words[0])
+    if script.suffix != ".py" or not os.access(script, os.R_OK) or not script.is_file():
         return None
     source = script.read_text(encoding="utf-8", errors="replace").replace("-", "_")
     given = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]

@@ -120,7 +120,7 @@ class Launch:
 
     def __enter__(self) -> Launch:
         make_folder(self.folder)
-        self._around.enter_context(_ending_as_interrupt())
+        self._around.enter_context(ending_as_interrupt())
         try:
             self._start()
         except BaseException:
@@ -226,7 +226,7 @@ def stage_lines(folder: Path) -> Iterator[StageLine]:
 
 
 @contextlib.contextmanager
-def _ending_as_interrupt() -> Generator[None]:
+def ending_as_interrupt() -> Generator[None]:
     """A termination signal acts like Ctrl-C: what was started must not outlive hasten."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:

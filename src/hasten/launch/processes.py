@@ -76,7 +76,9 @@ class Watch:
         if self._stepped and now - self._moved_at > STALLS * patience:
             raise NoStepError(f"no further step in {STALLS * patience:.0f} s; it may hang, or raise --wait")
         if taken > self._longest:
-            raise NoStepError(f"its steps were not measured within {self._longest:.0f} s; it may hang")
+            raise NoStepError(
+                f"its steps were not measured within {self._longest:.0f} s; it may hang, or raise --wait"
+            )
 
 
 def _no_step(statuses: Sequence[Status], patience: float) -> str:

@@ -6,6 +6,7 @@ both alike.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import math
 import shutil
@@ -30,6 +31,10 @@ REGULAR = "regular"
 
 class SideError(Exception):
     """The script did not train under these settings; the message says how it failed."""
+
+
+class BaselineError(SideError):
+    """The baseline did not train in this launch, which says nothing about a plan."""
 
 
 class NotAppliedError(SideError):
@@ -122,10 +127,7 @@ class Bench:
                     time.sleep(0.02)
                 took = time.perf_counter() - began
             text = _seen(launch).output
-            said = printed.read_bytes()
-        # Sizes are of bytes: where lines are not all ASCII, what a file held is counted in characters once more.
-        counted = [(at, len(said[:size].decode("utf-8", "replace"))) for at, size in grown]
-        return Output(text=text, grown=counted, seconds=took)
+            return Output(text=text, grown=_in_characters(grown, printed.read_bytes()), seconds=took)
 
     @contextlib.contextmanager
     def prepared(self, spec: LaunchSpec, environment: Mapping[str, str], *, at_once: int = 1) -> Generator[Launch]:
@@ -150,6 +152,17 @@ class Bench:
             raise SideError(str(error)) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_characters(grown: Sequence[tuple[float, int]], said: bytes) -> list[tuple[float, int]]:
+    """How many characters of the text were there by then; `grown` counts bytes."""
+    decoder, number, start = codecs.getincrementaldecoder("utf-8")("replace"), 0, 0
+    counted: list[tuple[float, int]] = []
+    for at, end in grown:
+        number += len(decoder.decode(said[start:end]))
+        counted.append((at, number))
+        start = end
+    return counted
 
 
 Side = tuple[Bench, LaunchSpec, Mapping[str, str]]  # with its spec and its environment

@@ -153,12 +153,16 @@ class Journal:
         part.replace(self.folder / "tuning.json")
 
     def add(self, settings: Settings, trial: Trial) -> None:
-        """A trial has ended, and these settings are left; one that was continued takes the place of what it was."""
+        """A trial has ended, and these settings are left; one that was continued takes the place of what it was.
+
+        A proof of other settings is one no more.
+        """
         trial = msgspec.structs.replace(trial, at=self.spent())
         trials = list(self.tuning.trials)
         number = next((n for n, earlier in enumerate(trials) if is_same(earlier, trial)), len(trials))
         trials[number : number + 1] = [trial]
-        self.keep(settings=settings, trials=tuple(trials))
+        proof = self.tuning.proof if settings == self.tuning.settings else None
+        self.keep(settings=settings, trials=tuple(trials), proof=proof)
         self.on_result(f"trial {number + 1}: {trial_line(trial, self.tuning)}")
 
     def note(self, note: str) -> None:

@@ -30,6 +30,7 @@ from hasten.records import Settings
 from hasten.sandbox.workspace import Workspace
 
 OF_A_MACHINE = ("SLURM_", "SBATCH_", "PBS_", "RAY_", "CUDA_VISIBLE", "HOST", "TMPDIR", "LD_PRELOAD")  # variables
+LARGE = 16 << 20  # bytes from which a file of the command is data
 AT_ONCE = 6  # Slurm jobs that are expected to run at the same time: those of the first three seeds
 Result = Callable[[], Output]  # waits for a run. Raises SideError where it fails, ClusterError where its machine does
 
@@ -196,7 +197,10 @@ class OnSlurm:
 
     def start(self, task: WholeTask) -> Result:
         """Begin a run."""
-        job = self._executor.submit(run_task, task)
+        try:
+            job = self._executor.submit(run_task, task)
+        except Exception as error:  # of submitit: what sbatch refuses
+            raise ClusterError(f"Slurm takes no job: {last_line(error)}") from None
         self._jobs.append(job)
 
         def result() -> Output:
@@ -263,4 +267,6 @@ def _versions() -> dict[str, str | None]:
 
 
 def _digest(path: str) -> str:
-    return sha256(Path(path).read_bytes()).hexdigest()
+    """Of a file's content; of a large file, which is data, of its size."""
+    size = os.path.getsize(path)
+    return sha256(Path(path).read_bytes() if size <= LARGE else str(size).encode()).hexdigest()

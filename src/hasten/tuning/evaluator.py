@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hasten.launch.side import Bench, SideError
+from hasten.launch.side import BaselineError, Bench, SideError
 from hasten.optimizations.catalog import CATALOG, GUARANTEES, variables_of, weakest
 from hasten.raw_run import RawQuality
 from hasten.records import Check, ProofVerdict, Settings
@@ -27,6 +27,7 @@ SECONDS = 10.0  # that such a launch's steps may take
 SLOWER = 3.0  # times that, where others take the machine
 SEEDS = (3, 8)  # of the band: more if the first are inconclusive and there is time
 FEWEST = 5  # seeds that are worth a second look
+TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 NUM_BATCHES = 200  # that are fingerprinted at the most
 FAR = 1000  # between two seeds
 OURS = {"loader", "pixels"}  # settings under which hasten's loader makes the batches
@@ -35,10 +36,6 @@ TORCHS = ("num_workers",)  # settings of any loader, under which samples draw ot
 LONGER = 1.3  # times what was wanted, a launch may take for whole epochs; else they are cut
 LASTING = KEEPING | {"persistent_workers"}  # settings whose second epoch differs from the first
 EPOCHS = 4.2  # that must be seen: samples come again, and what a script changes after a few epochs has changed
-
-
-class BaselineError(SideError):
-    """The baseline did not train in this launch, which says nothing about a plan."""
 
 
 def draws_other_numbers(name: str) -> bool:
@@ -61,6 +58,7 @@ class Evaluator:
     whole_runs: dict[tuple[tuple[tuple[str, object], ...], int], Callable[[], Any]] = field(default_factory=dict)
     launch_seconds: float = 0.0  # that the last launch took
     reference_settings: dict[tuple[tuple[str, object], ...], Settings] = field(default_factory=dict)  # see `base`
+    is_reference: bool | None = None  # of two versions: the old one; None: where there are no settings
     _results: dict[tuple[tuple[tuple[str, object], ...], int, int, int], RawQuality] = field(default_factory=dict)
 
     @property
@@ -92,7 +90,7 @@ class Evaluator:
         return 2 * FEWEST * (start_seconds + self.num_steps * self.step_seconds)
 
     def evaluate(self, settings: Settings, *, shift: int = 0, perturb: int = 0, number: int = 0) -> RawQuality:
-        """Launch the script with these settings. Raises SideError; BaselineError if it failed without any."""
+        """Launch the script with these settings. Raises SideError; BaselineError if it is what others are held against."""
         key = _key(settings), shift, perturb, number
         if key not in self._results:
             self.on_launch("the plan's quality" if settings else "the script's own quality")
@@ -113,7 +111,8 @@ class Evaluator:
                     spec=spec, environment=variables_of(settings, scratch=self.bench.folder)
                 ).quality
             except SideError as error:
-                raise error if settings else BaselineError(str(error)) from None
+                is_reference = self.is_reference if self.is_reference is not None else not settings
+                raise BaselineError(str(error)) if is_reference else error from None
             self.launch_seconds = time.monotonic() - began
         return self._results[key]
 
@@ -131,6 +130,11 @@ class Evaluator:
     def base(self, settings: Settings) -> Settings:
         """What these settings were compared with: the baseline, or the baseline with other random numbers."""
         return self.reference_settings.get(_key(settings), {})
+
+    def num_missing(self, base: Settings, settings: Settings, number: int) -> int:
+        """How many launches both would need at so many seeds."""
+        shifts = [FAR * seed for seed in range(number)]
+        return sum(self.evaluated_before(side, shift=s) is None for side in (base, settings) for s in shifts)
 
     def seeds(self, base: Settings, settings: Settings, number: int) -> tuple[list[RawQuality], list[RawQuality]]:
         """Launch both at several seeds."""
@@ -259,6 +263,8 @@ def _variety(evaluator: Evaluator, settings: Settings, baseline: RawQuality, pla
 def _band(evaluator: Evaluator, settings: Settings, base: Settings, *, looks_again: bool = True) -> Check:
     """Each look has a one-sided error of 2.5%, so both together have no more than 5%."""
     first, most = SEEDS
+    if evaluator.num_missing(base, settings, first) * evaluator.launch_seconds > evaluator.time_left() + TOLERATED:
+        return quality.unknown("band", f"there was no time for {first} seeds: --budget gives more")
     sides = evaluator.seeds(base, settings, first)
     check = quality.within_band(*sides)
     if check.state != "unknown" or any(quality.losses_seen(*pair).state != "passed" for pair in zip(*sides)):
@@ -292,6 +298,8 @@ def find_culprits(evaluator: Evaluator, settings: Settings) -> list[str]:
     ordered = sorted(settings, key=lambda name: -GUARANTEES.index(CATALOG[name].guarantee))
     found: list[str] = []
     for name in ordered:
+        if evaluator.time_left() <= 0:
+            break
         alone = {
             name: settings[name],
             **{other: settings[other] for other in CATALOG[name].needs if other in settings},

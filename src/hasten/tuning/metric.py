@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from hasten import format
 from hasten.errors import ClusterError, PlanError
-from hasten.launch.side import Bench, Output, SideError
+from hasten.launch.launch import ending_as_interrupt
+from hasten.launch.side import BaselineError, Bench, Output, SideError
 from hasten.optimizations.catalog import variables_of
 from hasten.records import Check, ScreeningRun, Settings
 from hasten.stats import mean_interval, paired_speedup
 from hasten.tuning import quality
 from hasten.tuning.elsewhere import Elsewhere, WholeTask
-from hasten.tuning.evaluator import FAR, BaselineError, Evaluator
+from hasten.tuning.evaluator import FAR, TOLERATED, Evaluator
 from hasten.tuning.trial_config import TrialConfig, spec_of
 
 # Where whole runs part from the first step on, a difference's deviation is 1.4 of the margin, and a plan that is as good
@@ -30,7 +31,6 @@ SEEDS = (3, 16)  # a first look, and a second one if that is inconclusive
 FEWEST = 6  # seeds of the second look, where there is no time for all
 REST_OF_NUMBER = re.compile(r"\.?\d|[eE][+-]?\d")
 FOR_SPEED = 60.0  # seconds that the comparison of speed gets after the last seed
-TOLERATED = 60.0  # seconds by which a budget may be overdrawn for the first seeds, without which there is no proof
 LONGEST = 1e7  # seconds that a whole run may take: it ends by itself
 
 
@@ -79,10 +79,15 @@ class Metric:
             environment = variables_of(settings, scratch=bench.folder)
             return lambda: self._read(bench.run_whole(spec=spec, environment=environment))
         result = self.elsewhere.start(WholeTask.of(bench, spec, settings))
-        return lambda: self._read(result())
+
+        def waited() -> WholeRun:
+            with ending_as_interrupt():  # without a launch here, nothing else ends what runs elsewhere
+                return self._read(result())
+
+        return waited
 
     def _read(self, output: Output) -> WholeRun:
-        found = [*self.pattern.finditer(output.text)]
+        found = [match for match in self.pattern.finditer(output.text) if match[1] is not None]
         if not found:
             raise SideError(f"{self.pattern.pattern!r} is nowhere in the script's output")
         for match in found:
@@ -207,7 +212,7 @@ def check_whole_runs(
             runs.begin(evaluator, settings, number)
             while len(runs.baseline) < number and (len(runs.baseline) < FEWEST or evaluator.time_left() > 0):
                 runs.add_seed(evaluator, settings)
-    except BaselineError as error:
+    except (BaselineError, ClusterError) as error:
         return [quality.unknown("metric", str(error))], runs
     except SideError as error:
         return [quality.failed("metric", f"a whole run with the plan: {error}")], runs

@@ -198,6 +198,8 @@ def machine_lines(machine: Machine) -> dict[str, str]:
 
 def check_place(path: Path) -> None:
     """Raises DirectoryError where no plan can be written: better before a search than behind it."""
+    if path.is_dir():
+        raise DirectoryError(f"cannot write {path} (it is a folder); name a file with --plan")
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.touch()

@@ -199,7 +199,7 @@ def _reference_settings(evaluator: Evaluator, settings: Settings) -> Settings:
 def _losses(evaluator: Evaluator, settings: Settings) -> tuple[float | None, ...]:
     """The losses of a launch that was made already; none where it was not."""
     result = evaluator.evaluated_before(settings) or RawQuality()
-    return tuple(loss if math.isfinite(loss) else None for loss in result.losses)
+    return quality.finite(result.losses)
 
 
 def _means(evaluator: Evaluator, settings: Settings) -> tuple[float, ...]:

@@ -40,6 +40,11 @@ def unknown(what: str, text: str) -> Check:
     return Check(what=what, state="unknown", text=text)
 
 
+def finite(losses: Sequence[float]) -> tuple[float | None, ...]:
+    """Losses for a record; None for those that are not finite."""
+    return tuple(loss if math.isfinite(loss) else None for loss in losses)
+
+
 def named(what: str, check: Check) -> Check:
     """The same under another name."""
     return Check(what=what, state=check.state, text=check.text)

@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hasten import format
-from hasten.launch.side import Bench, Frequencies, NotAppliedError, SideError, SideResult, run_in_turns
+from hasten.launch.side import (
+    BaselineError,
+    Bench,
+    Frequencies,
+    NotAppliedError,
+    SideError,
+    SideResult,
+    run_in_turns,
+)
 from hasten.optimizations.catalog import CATALOG, variables_of
 from hasten.records import Interval, Settings, Trial, Verdict
 from hasten.stats import LOOKS, Estimate, paired_speedup
@@ -45,11 +53,15 @@ class Sides:
     elapsed: float = 0.0  # seconds that they took
 
     def add_pair(self, baseline: Chosen, candidate: Chosen, config: TrialConfig) -> None:
-        """One more launch of each; which comes first changes from pair to pair. Raises SideError."""
+        """One more launch of each; which comes first changes from pair to pair.
+
+        Raises SideError; BaselineError where it is known to be the baseline that failed.
+        """
         both = [(baseline, self.baseline), (candidate, self.candidate)]
-        if len(self.baseline) % 2:
+        at = len(self.baseline) % 2  # where the baseline is
+        if at:
             both.reverse()
-        results = side_by_side([chosen for chosen, _ in both], config)
+        results = side_by_side([chosen for chosen, _ in both], config, baseline=at)
         for seen, (_, into) in zip(results, both):
             into.append(seen)
 
@@ -77,9 +89,15 @@ class Sides:
         return growth if abs(growth - 1) > LAST_BATCH else 1.0
 
 
-def side(bench: Bench, settings: Settings, config: TrialConfig) -> SideResult:
-    """One launch with these settings. Raises SideError; NotAppliedError if one of them was not applied."""
-    return bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
+def side(bench: Bench, settings: Settings, config: TrialConfig, *, is_baseline: bool = False) -> SideResult:
+    """One launch with these settings.
+
+    Raises SideError; NotAppliedError if one of them was not applied; of the baseline always BaselineError.
+    """
+    try:
+        return bench.run(spec=spec_of(settings, config), environment=variables_of(settings, scratch=bench.folder))
+    except SideError as error:
+        raise BaselineError(str(error)) if is_baseline else error from None
 
 
 def try_fix(
@@ -125,7 +143,7 @@ def compare(
     (bench, settings), (_, changed) = baseline, candidate
     sides = sides if sides is not None else Sides()
     began = time.monotonic() - sides.elapsed
-    trial = Trial(fix=fix, value=True, settings=settings, verdict="failed")
+    trial, note = Trial(fix=fix, value=True, settings=settings, verdict="failed"), ""
     try:
         for number in range(len(sides.baseline) + 1, config.most_pairs + 1):
             try:
@@ -135,7 +153,11 @@ def compare(
                     raise
                 # Perhaps the script cannot be there twice: it has a port, a lock or a file of its own.
                 bench.takes_turns = False
-                sides.add_pair(baseline, candidate, config)
+                try:
+                    sides.add_pair(baseline, candidate, config)
+                except SideError:
+                    bench.takes_turns = True  # it fails alone, too
+                    raise
             estimate = paired_speedup(*sides.seconds(frequencies, candidates))
             on_pair(number, estimate)
             over = number >= min(LOOKS) and time_left() <= 0  # what has begun gets its first look
@@ -143,11 +165,16 @@ def compare(
                 break
             if over or decide(estimate, number, gives_up=gives_up) is not None:
                 break
+    except BaselineError as error:
+        note = f"the baseline failed: {error}"
+        if not sides.baseline:
+            return msgspec.structs.replace(trial, verdict="inconclusive", note=note, seconds=time.monotonic() - began)
     except SideError as error:
         return msgspec.structs.replace(trial, note=str(error), seconds=time.monotonic() - began)
     sides.elapsed = time.monotonic() - began
     result = _result(trial, sides, sides.seconds(frequencies, candidates), gives_up=gives_up)
     makes = any(CATALOG[name].keeps_in for name in changed if name not in settings)
+    result = msgspec.structs.replace(result, note=note or result.note)
     return msgspec.structs.replace(result, startup_seconds=_later_start(sides, first=makes), seconds=sides.elapsed)
 
 
@@ -160,10 +187,13 @@ def may_continue(trial: Trial) -> bool:
     return decide(estimate, _last_look(num_pairs), num_pairs=num_pairs) is None
 
 
-def side_by_side(launches: Sequence[Chosen], config: TrialConfig) -> list[SideResult]:
-    """Two launches in turns, or one after the other where the config says so. Raises SideError."""
+def side_by_side(launches: Sequence[Chosen], config: TrialConfig, *, baseline: int | None = None) -> list[SideResult]:
+    """Two launches in turns, or one after the other where the config says so.
+
+    Raises SideError; BaselineError if, one after the other, it is the launch at `baseline`.
+    """
     if not config.turns or not all(bench.takes_turns for bench, _ in launches):
-        return [side(bench, settings, config) for bench, settings in launches]
+        return [side(*chosen, config, is_baseline=at == baseline) for at, chosen in enumerate(launches)]
     return run_in_turns([(bench, spec_of(s, config), variables_of(s, scratch=bench.folder)) for bench, s in launches])
 
 

@@ -60,7 +60,7 @@ def config_for(first: Situation, settings: Settings, *, added: Settings | None =
         if case.share(phase) >= least:
             # Twice where it comes often; once where steps are slow, for a search has to end.
             seconds = max(seconds, min(20.0, 2.2 * period * case.step, max(6.0, 1.2 * period * case.step)))
-    seconds = max(seconds, min(8.0, 5 * case.step))
+    seconds = max(seconds, min(8.0, 5 * case.step), 2 * case.step)  # what a launch may take follows from this
     turns = _can_take_turns(case)
     if not KEEPING & {*settings}:
         return TrialConfig(seconds=seconds, turns=turns)

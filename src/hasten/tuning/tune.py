@@ -42,7 +42,7 @@ BEFORE_TRIALS = "interrupted while the script was measured: nothing was tried, a
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
 INPUT = {optimization.name for optimization in GROUPS["Input"]}
 EARLY = 1.5  # times what is kept for the proof at the end: with less left, the first plan is not proven before
-VERDICTS = ("broken", "not proven", "proven")
+_rank = ("broken", "not proven", "proven").index
 SHARED = {"replay", "thread_contention", "passive_waiting"}  # experiments that measure cores shared with the loader
 DIAGNOSIS = 3.0  # of `diagnose_seconds`: how long the further runs of a diagnosis may take
 
@@ -224,12 +224,15 @@ class _Tuning:
             settings, proof = journal.tuning.settings, journal.tuning.proof
             if journal.left_for_search() < trial_seconds(first) or (proof is not None and proof.verdict == "broken"):
                 return
+            if proof is not None and proof.verdict == "proven":  # it stays written if the rest is interrupted
+                self.on_plan(journal.tuning)
             self._search(first)
             if journal.tuning.settings == settings:
+                journal.keep(proof=proof)
                 return
             self._prove(first)
-            again = journal.tuning.proof
-            if proof is not None and (again is None or VERDICTS.index(again.verdict) < VERDICTS.index(proof.verdict)):
+            again, left = journal.tuning.proof, bool(journal.tuning.settings)
+            if proof is not None and (again is None or not left or _rank(again.verdict) < _rank(proof.verdict)):
                 journal.keep(settings=settings, proof=proof)
                 return
 
@@ -296,17 +299,13 @@ class _Tuning:
 
     def _proven_early(self, first: Situation, added: Settings, trial: Trial) -> Trial:
         """The first plan that is faster: a proof now means a plan soon, and sound ground for the rest of the search."""
-        journal = self.journal
+        journal, evaluator = self.journal, self._evaluator(first, added)
         recipe = any(CATALOG[name].guarantee == "recipe" or CATALOG[name].only_by_user for name in added)
-        if (
-            recipe
-            or not self.budget.checks_quality
-            or self.budget.metric is not None
-            or journal.left() < EARLY * journal.reserve.all
-        ):
+        needed = max(EARLY * journal.reserve.all, evaluator.seconds(first.case.run.first_step_seconds or 0.0))
+        if recipe or self.budget.metric or not self.budget.checks_quality or journal.left() < needed:
             return trial
         began = journal.spent()
-        checks = check_quality(self._evaluator(first, added), added, looks_again=False)
+        checks = check_quality(evaluator, added, looks_again=False)
         journal.reserve = journal.reserve.after(journal.spent() - began)
         verdict = verdict_of(checks)
         if verdict == "broken":

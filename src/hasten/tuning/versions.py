@@ -28,7 +28,7 @@ from hasten.diagnosis.case import Case
 from hasten.errors import CommandError
 from hasten.launch.launch import command_argv
 from hasten.launch.results import RESULTS
-from hasten.launch.side import Bench, Frequencies, SideError
+from hasten.launch.side import BaselineError, Bench, Frequencies, SideError
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import MeasureOptions, measure
 from hasten.raw_run import RawQuality
@@ -94,7 +94,8 @@ def of_revision(revision: str, new: Version) -> Generator[Version]:
         raise CommandError(f"git has no {revision} of {name}: {text.strip().splitlines()[-1]}") from None
     with tempfile.TemporaryDirectory(prefix="hasten-old-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
-            members.extractall(folder, filter="data")
+            members.extraction_filter = lambda member, _to: member  # the user's own files, links out of them included
+            members.extractall(folder)
         place = Path(folder) / script.relative_to(top) if script.is_relative_to(top) else None
         if place is None or not place.is_file():
             raise CommandError(f"{name} is not in {revision}; compare two files: `hasten prove OLD.py -- NEW.py`")
@@ -143,7 +144,7 @@ def prove_versions(
             run, _ = measure(version.argv, module=version.module, options=options, root=root, workspace=workspace)
             runs.append(run)
         benches = [Bench(command, workspace, patience=patience) for command in commands]
-        one, other = (_evaluator(bench, runs[0], report, left) for bench in benches)
+        one, other = (_evaluator(bench, runs[0], report, left, is_old=bench is benches[0]) for bench in benches)
         checks, guarantee = _checked(one, other, runs)
         report("comparing the speed")
         trial = compare(
@@ -170,15 +171,17 @@ def prove_versions(
         new_seconds=trial.candidate_seconds,
         guarantee=guarantee,
         checks=tuple(checks),
-        old_losses=tuple(before.losses) if before is not None else (),
-        new_losses=tuple(now.losses) if now is not None else (),
+        old_losses=quality.finite(before.losses) if before is not None else (),
+        new_losses=quality.finite(now.losses) if now is not None else (),
         differences=tuple(differences(*(run.facts for run in runs))),
         notes=(trial.note,) if trial.note else (),
         seconds=time.monotonic() - began,
     )
 
 
-def _evaluator(bench: Bench, run: Run, report: Callable[[str], None], left: Callable[[], float]) -> Evaluator:
+def _evaluator(
+    bench: Bench, run: Run, report: Callable[[str], None], left: Callable[[], float], *, is_old: bool
+) -> Evaluator:
     """Launches of one version; for as many steps as the old one's pace allows, so that both make the same number."""
     case: Case = situation_of(run, {}).case
     return Evaluator(
@@ -188,6 +191,7 @@ def _evaluator(bench: Bench, run: Run, report: Callable[[str], None], left: Call
         batches_per_step=case.batches,
         on_launch=lambda _: report("comparing what is learned"),
         time_left=left,
+        is_reference=is_old,
     )
 
 
@@ -195,6 +199,9 @@ def _checked(one: Evaluator, other: Evaluator, runs: Sequence[Run]) -> tuple[lis
     checks: list[Check] = []
     try:
         return checks, _check(one, other, runs, checks)
+    except BaselineError as error:
+        checks.append(quality.unknown("training", f"the old version did not train: {error}"))
+        return checks, None
     except SideError as error:
         checks.append(quality.failed("training", str(error)))
         return checks, None
