@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hasten.agent.facts import _model
 from hasten.errors import NotApplicableError
 
 
@@ -455,3 +456,10 @@ def test_a_script_that_compiles_is_left_alone(process):
     step(model)
     assert model(x).shape == plain.shape and process.states["a fix"] == "the script compiles its model itself"
     assert nn.Module.__call__.__module__ == "torch.nn.modules.module"
+
+
+def test_data_parallel_over_one_device_copies_nothing():
+    model = nn.DataParallel(Net())
+    assert not _model(model, trained=True).data_parallel
+    model.device_ids = [0, 1]
+    assert _model(model, trained=True).data_parallel

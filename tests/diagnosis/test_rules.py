@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from runs import COMPUTING, GIB, GPU, HEALTHY, LINE, STEP, hot, loader, machine, run, samples, steps, sync, tried
 
-from hasten.measurement.diagnose import KINDS, diagnose
+from hasten.measurement.diagnose import KINDS, bound_of, diagnose, situation_of
 from hasten.records import CopyFacts, Ddp, Exchange, Interval, Late, ModelFacts, RankRow, Ranks, Stage, Where
 
 REST = {"forward": 0.015, "backward": 0.02, "optimizer": 0.005}
@@ -548,6 +548,48 @@ def test_no_stage_promises_more_than_batches_for_free_give():
     finding = diagnose(case).findings[0]
     assert (finding.kind, finding.confirmed_by) == ("slow_decode", "replay")
     assert finding.recoverable == pytest.approx(0.04)
+
+
+def test_stages_together_promise_no_more_than_batches_for_free_give():
+    case = fed(stage("decode", "Pillow JPEG", 4.0), stage("transform", "RandomCrop", 4.0), num_workers=2)
+    case = msgspec.structs.replace(case, steps=steps(phases=WAITS), interventions=(tried("replay", 0.4),))
+    found = diagnose(case).findings
+    assert {f.kind for f in found} <= {"slow_decode", "slow_transform"} and found
+    assert sum(f.recoverable for f in found) <= 0.06 + 1e-9
+
+
+def busy_gpu(**changes):
+    """A step of 100 ms in which the device computes for 60 and the script's code and logging take 40 each."""
+    seen = steps(
+        phases={"forward": 0.01, "backward": 0.005, "script": 0.04, "logging": 0.04},
+        device={"forward": 0.02, "backward": 0.03, "optimizer": 0.01},
+    )
+    lines = (
+        hot(0.04),
+        hot(0.04, phase="logging", where=Where(file="/home/ada/train.py", line=40, source="print(x)")),
+    )
+    return run(steps=seen, hot_lines=lines, facts={"device": "cuda"}, on=machine(devices=(GPU,)), **changes)
+
+
+def test_what_the_host_does_is_promised_once_where_a_device_is_busy_meanwhile():
+    found = [f for f in diagnose(busy_gpu()).findings if f.kind in ("script_bound", "logging_each_step")]
+    assert found and sum(f.recoverable for f in found) <= 0.04 + 1e-9
+
+
+def test_a_loss_that_is_printed_is_not_promised_the_devices_own_work():
+    line = Where(file="/home/ada/train.py", line=40, source='print(f"{loss.item():.3f}")')
+    seen = steps(phases={"forward": 0.005, "backward": 0.005, "logging": 0.001, "sync": 0.08})
+    lines = (hot(0.001, phase="logging", where=line),)
+    case = run(
+        steps=seen, hot_lines=lines, sync_points=(sync(0.08, calls=1.0, where=line),), facts={"device": "cuda"}
+    )
+    assert "logging_each_step" not in kinds(msgspec.structs.replace(case, machine=machine(devices=(GPU,))))
+
+
+def test_a_step_that_copies_for_most_of_its_time_is_bound_by_copies():
+    seen = steps(phases={"data_wait": 0.005, "copy": 0.001}, device={"copy": 0.06, "forward": 0.01, "backward": 0.02})
+    copying = run(steps=seen, facts={"device": "cuda"}, on=machine(devices=(GPU,)))
+    assert bound_of(situation_of(copying, {}).case) == "copy-bound"
 
 
 def test_what_more_workers_hide_is_not_promised_again_by_the_stages():

@@ -121,7 +121,7 @@ def _model(module: nn.Module, *, trained: bool) -> RawModel:
         num_convolutions=len(convolutions),
         channels_last=bool(weights) and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
         compiled=trained and is_compiled(module),
-        data_parallel=any(isinstance(m, nn.DataParallel) for m in inner),
+        data_parallel=any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in inner),
     )
 
 

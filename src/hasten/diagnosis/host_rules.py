@@ -83,7 +83,9 @@ def _logging(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
     lines = [h for h in case.lines("script", "logging") if h.phase == "logging" or _logs(h.where)]
     points = [p for p in case.run.sync_points if _logs(p.where)]
     own = sum(h.seconds for h in lines if h.phase != "logging")
-    saved = case.phase("logging") + own + sum(p.seconds for p in points)
+    # A value read back waits for device work that has to be done anyway: only the idle time of a device is lost.
+    reading = sum(p.seconds for p in points)
+    saved = case.phase("logging") + own + (reading if case.on_cpu else min(reading, case.idle or 0.0))
     if saved < WORTH * case.step or not lines:
         return None
     taken.update(_spot(found.where) for found in (*lines, *points))

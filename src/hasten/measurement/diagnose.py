@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import msgspec
@@ -122,14 +123,28 @@ def _while_idle(case: Case, finding: Finding) -> Finding:
 
 
 def _without_overlap(case: Case, findings: list[Finding]) -> tuple[Finding, ...]:
-    """Limit each finding to the time that the findings before it leave, so that no time is counted twice."""
-    left = case.step
+    """Limit each finding to the time that the findings before it leave, so that no time is counted twice.
+
+    All about the input together save no more than instant batches do; all about the host, no more than the device idles. What
+    an experiment of its own has measured is limited by the step alone.
+    """
+    replayed = case.measured("replay") is not None and case.ceiling.headroom is not None
+    left = {
+        "step": case.step,
+        "input": case.ceiling.headroom or 0.0 if replayed else math.inf,
+        "host": math.inf if case.waiting is None else case.waiting,
+    }
     kept: list[Finding] = []
     for finding in findings:
-        finding = finding if finding.recoverable <= left else _cut(finding, left)
+        of = ["step"]
+        of += ["input"] if finding.kind in DATA else []
+        of += ["host"] if finding.kind in HOST_SIDE and finding.confirmed_by is None else []
+        most = min(left[name] for name in (of if finding.confirmed_by in (None, "replay") else of[:1]))
+        finding = finding if finding.recoverable <= most else _cut(finding, max(0.0, most))
         if case.worth(finding):
             kept.append(finding)
-            left -= finding.recoverable
+            for name in of:
+                left[name] -= finding.recoverable
     return tuple(kept)
 
 
@@ -154,6 +169,7 @@ def bound_of(case: Case, findings: tuple[Finding, ...] = ()) -> str:
         STARVED: starved,
         "compute-bound": case.share("forward", "loss", "backward", "optimizer", "zero_grad") - starved,
         "communication-bound": case.share("communication"),
+        "copy-bound": max(case.phase("copy"), case.breakdown.device_phases.get("copy", 0.0)) / (case.step or 1.0),
         "validation-bound": case.share("validation"),
         "checkpoint-bound": case.share("checkpoint"),
         "bound by the script's own code": case.share("script", "sync", "logging"),

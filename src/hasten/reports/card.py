@@ -267,10 +267,9 @@ def _add_ceiling(sheet: Sheet, diagnosis: Diagnosis) -> None:
 
 
 def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detail) -> None:
-    findings = sorted(diagnosis.findings, key=lambda finding: -finding.recoverable)
-    if not findings:
+    if not diagnosis.findings:
         sheet.paragraph("none", label="Findings")
-    for index, finding in enumerate(findings[: detail.findings]):
+    for index, finding in enumerate(diagnosis.findings[: detail.findings]):
         lead = f"{index + 1}. "
         cost = _cost(finding, step_seconds=diagnosis.breakdown.step_seconds)
         sheet.pair((finding.title, "bold"), (cost, "bold"), label="" if index else "Findings", lead=lead)
@@ -284,9 +283,9 @@ def _add_findings(sheet: Sheet, run: Run, diagnosis: Diagnosis, *, detail: Detai
             sheet.paragraph(reason, lead=lead)
         if finding.remedy:
             sheet.paragraph((finding.remedy, "green"), lead=lead + sheet.arrow)
-    if rest := findings[detail.findings :]:
+    if rest := diagnosis.findings[detail.findings :]:
         titles = "; ".join(finding.title for finding in rest)
-        sheet.paragraph((f"and {len(rest)} smaller: {titles}", "dim"))
+        sheet.paragraph((f"and {len(rest)} more: {titles}", "dim"))
     if run.untried:
         names = ", ".join(name.replace("_", " ") for name in run.untried)
         sheet.paragraph((f"not tried yet: {names}", "dim"))
