@@ -14,7 +14,17 @@ import pytest
 import torch
 
 import hasten
-from hasten.agent.frames import INSIDE, LIBRARY, USER, LineSampler, caller_is_user, kind_of, lines_above, user_place
+from hasten.agent.frames import (
+    INSIDE,
+    LIBRARY,
+    USER,
+    LineSampler,
+    caller_is_user,
+    cut_chain,
+    kind_of,
+    lines_above,
+    user_place,
+)
 
 PACKAGES = sysconfig.get_path("purelib")
 STANDARD = sysconfig.get_path("stdlib")
@@ -179,3 +189,9 @@ def test_no_garbage_is_collected_while_another_threads_frames_are_looked_at():
         gc.callbacks.remove(collecting)
     assert gc.isenabled() and sum(sampler.seconds.values()) > 0.1
     assert not meanwhile
+
+
+def test_an_exception_that_is_its_own_cause_has_an_end():
+    error = ValueError("torn")
+    error.__cause__ = error
+    cut_chain(error)

@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import io
 import random
 import sys
 
@@ -320,3 +321,13 @@ def test_after_undo_every_function_is_its_librarys_own(timed, patches, picture):
     assert ImageFile.ImageFile.load.__code__.co_filename == ImageFile.__file__
     assert Image.Image.resize.__code__.co_filename == Image.__file__
     assert builtins.open is __import__("io").open
+
+
+def test_a_file_is_opened_where_the_view_says_that_it_is(timed, picture):
+    """Where an earlier patch of `open` leads elsewhere, as the sandbox's does."""
+    moved = picture.with_name("moved")
+    picture.rename(moved)
+    opened = libraries._timed_open(lambda *_: io.FileIO(moved))
+    found, _ = timed(lambda: opened(str(picture), "rb"))
+    with found:
+        assert found.read() == moved.read_bytes()

@@ -40,3 +40,15 @@ def test_an_optimizer_that_steps_after_all_ends_the_steps_from_then_on():
     backwards_until_a_step_ends(boundary, clearing_each=1)
     assert boundary.step(torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert not boundary.backward()
+
+
+def test_one_optimizer_for_each_parameter_is_one_step_for_all_of_them():
+    """As where each steps within backward, as soon as its parameter has its gradient."""
+    boundary, optimizers = Boundary(), [torch.optim.SGD([torch.zeros(1)], lr=0.1) for _ in range(300)]
+    assert [sum(boundary.step(optimizer) for optimizer in optimizers) for _ in range(5)] == [1] * 5
+
+
+def test_an_optimizer_that_steps_on_alone_ends_the_steps_in_place_of_one_that_is_done():
+    boundary, (first, other) = Boundary(), [torch.optim.SGD([torch.zeros(1)], lr=0.1) for _ in range(2)]
+    assert boundary.step(first)
+    assert [boundary.step(other) for _ in range(70)][-5:] == [True] * 5

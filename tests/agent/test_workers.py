@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hasten.agent import workers
 from hasten.agent.instant import InstantSamples
-from hasten.agent.workers import held_bytes
+from hasten.agent.tree import num_samples
+from hasten.agent.workers import _Recorder, held_bytes
 from hasten.launch.launch import stage_lines
 
 
@@ -193,3 +194,11 @@ class TestInstantSamples:
     def test_python_objects_are_pickled_each_time(self, tmp_path, patches):
         before, during, _ = self.taken(tmp_path, patches, collate=lambda samples: {"rows": [i for _, i in samples]})
         assert during == [before[0]] * 3 and during[0] is not during[1]
+
+
+def test_a_sparse_sample_has_a_size_and_a_nested_batch_a_length():
+    recorder = _Recorder.__new__(_Recorder)
+    recorder._samples = []
+    recorder.sample(0.1, torch.eye(3).to_sparse())
+    assert recorder._sample_bytes == 36
+    assert num_samples(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) == 2

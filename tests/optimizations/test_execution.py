@@ -1,8 +1,12 @@
 """The same mathematics, carried out otherwise."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.optimizations import compile as compiling
 
@@ -75,6 +79,61 @@ def test_an_optimizer_that_cannot_be_fused_says_why(put_on, make, reason):
     states = put_on("fused_optimizer")
     fit(convolutions(), make=make)
     assert reason in states["fused_optimizer"]
+
+
+def test_parameters_that_get_a_gradient_later_are_not_left_to_the_fused_kernel(put_on):
+    states = put_on("fused_optimizer")
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        model[0].requires_grad_(step >= 2)  # unfrozen
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert "no gradient yet" in states["fused_optimizer"]
+
+
+def test_sparse_gradients_are_not_left_to_the_fused_kernel(put_on):
+    states = put_on("fused_optimizer")
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    table(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    assert "sparse" in states["fused_optimizer"]
+
+
+@pytest.mark.parametrize("name", ["fused_optimizer", "channels_last", "batch_size"])
+def test_optimizers_that_the_script_drops_are_freed(put_on, name):
+    put_on(name, 8 if name == "batch_size" else True)
+    data = TensorDataset(torch.zeros(16, 1))
+    DataLoader(data, batch_size=4, shuffle=True)
+    _, optimizer = fit(convolutions())
+    dropped = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_second_model_without_convolutions_leaves_the_first_laid_out_as_it_is(put_on):
+    states = put_on("channels_last")
+    images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    for step in range(3):
+        images(torch.randn(2, 3, 8, 8)).view(2, -1).sum().backward()
+        if step:
+            nn.Linear(3, 2)(torch.ones(1, 3)).sum().backward()
+    assert states == {"channels_last": "on"}
+
+
+def test_a_later_parameter_that_never_had_a_gradient_gets_none(put_on):
+    put_on("set_to_none")
+    for _ in range(50):
+        used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([unused, used], lr=0.1, weight_decay=0.1)
+        used.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        assert unused.item() == 1.0 and unused.grad is None
+        del unused, used, optimizer
 
 
 def test_gradients_are_dropped_whatever_the_script_says(put_on):

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -84,8 +85,8 @@ def test_workers_that_stay_see_what_the_script_changes_between_epochs(put_on):
     put_on("persistent_workers")
     loader = DataLoader(Scaled(2), num_workers=1)
     assert batches(loader) == batches(loader) == [[[0.0]], [[1.0]]]
-    running = loader._iterator
-    assert batches(loader) and loader._iterator is running, "they stay"
+    running = weakref.ref(loader._iterator)
+    assert batches(loader) and loader._iterator is running(), "they stay"
     loader.dataset.factor = 5.0
     assert batches(loader) == [[[0.0]], [[5.0]]]
 
@@ -138,8 +139,57 @@ def test_workers_that_stay_see_what_is_changed_in_place(put_on, inside):
     assert batches(loader) == [[[2]], [[11]], [[20]]]
     dataset.weights += 1
     assert batches(loader) == [[[12]], [[21]], [[30]]]
-    running = loader._iterator
-    assert batches(loader) and loader._iterator is running, "they stay where nothing has changed"
+    running = weakref.ref(loader._iterator)
+    assert batches(loader) and loader._iterator is running(), "they stay where nothing has changed"
+
+
+def test_a_loop_within_a_loop_over_the_same_loader_ends_neither(put_on):
+    put_on("persistent_workers")
+    loader = DataLoader(Squares(4), num_workers=1)
+    assert [(int(n), len([*loader])) for _, n in loader] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [(int(one), int(other)) for (_, one), (_, other) in zip(loader, loader)] == [(n, n) for n in range(4)]
+
+
+class Streamed(IterableDataset):
+    def __init__(self):
+        self.source = iter(range(3))
+
+    def __iter__(self):
+        return self.source
+
+
+class Drawing(Squares):
+    def __init__(self):
+        super().__init__(4)
+        self.rng = np.random.RandomState(0)
+
+    def __getitem__(self, index):
+        return self.rng.randint(1000)
+
+
+class Recorded(Squares):
+    def __init__(self):
+        super().__init__(100)
+        self.items = [{"label": n} for n in range(100)]
+
+    def __getitem__(self, index):
+        return self.items[index]["label"]
+
+
+@pytest.mark.parametrize("dataset", [Streamed, Drawing, Recorded])
+def test_workers_whose_copy_of_the_data_may_differ_do_not_stay(put_on, dataset):
+    def epochs():
+        torch.manual_seed(1)
+        data = dataset()
+        loader = DataLoader(data, num_workers=1)
+        found = [batches(loader)]
+        if dataset is Recorded:
+            data.items[7]["label"] = -1
+        return [*found, batches(loader), batches(loader)]
+
+    expected = epochs()
+    put_on("persistent_workers")
+    assert epochs() == expected
 
 
 def test_a_subclass_with_its_own_arguments_still_works(put_on):

@@ -75,8 +75,8 @@ def test_the_card_fits_one_screen(cases, name):
 
 def test_what_is_left_out_is_counted_and_verbose_leaves_nothing_out(cases):
     short, full = card(cases["hostile"]), card(cases["hostile"], verbose=True)
-    assert "smaller: " in short and "more notes" in short
-    assert "smaller: " not in full and "more note" not in full
+    assert "more: " in short and "more notes" in short
+    assert "more: " not in full and "more note" not in full
     assert "Details   hasten report -v" in short and "Details" not in full
 
 

@@ -146,7 +146,7 @@ def _compare(spec: LaunchSpec, session: Session, patches: Patches) -> None:
 
 def _at_every_end(session: Session, patches: Patches) -> None:
     """Have the record written however the process ends, short of a signal."""
-    from hasten.agent.frames import without_ours
+    from hasten.agent.frames import cut_chain, without_ours
     from hasten.agent.status import let_threads_end
 
     atexit.register(let_threads_end)
@@ -166,10 +166,7 @@ def _at_every_end(session: Session, patches: Patches) -> None:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _ran_out(error):
             session.finish("out of memory")
-        chained: BaseException | None = error
-        while chained is not None:
-            chained.__traceback__ = without_ours(chained.__traceback__)
-            chained = chained.__cause__ or chained.__context__
+        cut_chain(error)
         previous(kind, error, without_ours(trace))
 
     sys.excepthook = excepthook

@@ -109,6 +109,16 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
     return kept[0] if kept else None
 
 
+def cut_chain(error: BaseException) -> None:
+    """Cut our frames from the tracebacks of an exception and of all that it came from."""
+    seen: set[int] = set()  # an exception may be its own cause
+    chained: BaseException | None = error
+    while chained is not None and id(chained) not in seen:
+        seen.add(id(chained))
+        chained.__traceback__ = without_ours(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
+
+
 PERIOD = 0.01
 
 

@@ -239,7 +239,7 @@ def _timed_open(original: Function) -> Function:
         _remember(os.fspath(file))  # type: ignore[arg-type]
         clock.push("read")
         try:
-            reader = _TimedReader(io.FileIO(os.fspath(file), "r"))  # type: ignore[arg-type]
+            reader = _TimedReader(original(file, "rb", 0))  # type: ignore[arg-type]
         finally:
             clock.pop(("read", "file"))
         if "b" in mode:

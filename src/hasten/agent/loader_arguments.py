@@ -10,13 +10,13 @@ import random
 import sys
 import types
 import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter  # pyright: ignore[reportPrivateUsage]
 
@@ -89,6 +89,8 @@ def keep_workers(handle: Handle) -> None:
     def change(given: Given) -> Made:
         if not given.get("num_workers") or given.get("persistent_workers") or given.get("worker_init_fn") is not None:
             return None  # what a worker does as it begins, it is to do in each epoch
+        if isinstance(given.get("dataset"), IterableDataset):
+            return None  # a worker's copy may be at its end
         given["persistent_workers"] = True
         return kept.add
 
@@ -98,7 +100,7 @@ def keep_workers(handle: Handle) -> None:
             if self in kept:
                 # Workers that stay have the dataset as it was: one that the script has changed since needs others.
                 now = state_of(self.dataset)
-                if seen.get(self, now) != now:
+                if seen.get(self, now) != now or _is_held(self):
                     self._iterator = None  # pyright: ignore[reportPrivateUsage]
                 seen[self] = now
             return original(self)
@@ -120,6 +122,14 @@ def keep_workers(handle: Handle) -> None:
     handle.patches.wrap(DataLoader, "__iter__", iterating)
     handle.patches.wrap(_MultiProcessingDataLoaderIter, "_reset", resetting)
     handle.patches.set(worker, "_ResumeIteration", _Begun)
+
+
+def _is_held(loader: DataLoader[object]) -> bool:
+    """Whether a loop over the loader is under way: torch would start the same iterator over, and end that loop."""
+    if loader._iterator is None:  # pyright: ignore[reportPrivateUsage]
+        return False
+    free = types.SimpleNamespace(_iterator=object())
+    return sys.getrefcount(loader._iterator) > sys.getrefcount(free._iterator)  # pyright: ignore[reportPrivateUsage]
 
 
 class _Begun(worker._ResumeIteration):  # pyright: ignore[reportPrivateUsage, reportUntypedBaseClass]
@@ -152,11 +162,25 @@ MOST_PARTS = 10_000
 FEW = 64  # elements of a list that are looked into; of longer ones only which they are, and in what order
 SAMPLED = 1 << 16  # elements of an array
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+GENERATORS = ("Random", "RandomState", "Generator", "generator")  # of random numbers, and of values
+TABLES = ("pandas.core.frame", "pandas.core.series")
 SHARED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.Generator)
 
 
+def _is_fixed(values: Collection[object]) -> bool:
+    """Whether values cannot change within: plain ones, and tuples of these."""
+    numpy = sys.modules.get("numpy")
+    fixed = (*PLAIN, PurePath, *(() if numpy is None else (numpy.generic,)))
+    inner = {type(part) for value in values if type(value) is tuple for part in value}
+    return all(issubclass(kind, fixed) for kind in inner | ({type(value) for value in values} - {tuple}))
+
+
 def state_of(dataset: object) -> object:
-    """The dataset's attributes, and theirs: plain values, arrays by their contents, the rest by which objects they are."""
+    """The dataset's attributes, and theirs: plain values, arrays by their contents, the rest by which objects they are.
+
+    Where that does not tell (iterators and generators, whose copies in workers have moved on, tables of pandas, long lists of
+    what may change within) each answer is another.
+    """
     parts: list[object] = []
     waiting: list[Any] = [dataset]
     seen: dict[int, object] = {}  # held, so that no number is given again
@@ -179,10 +203,16 @@ def state_of(dataset: object) -> object:
                 parts.append(zlib.crc32(flat[:: max(1, flat.size // SAMPLED)].tobytes()))
         elif isinstance(value, Mapping):
             parts.append(hash(tuple(map(id, value.values()))))
+            if len(value) > FEW and not _is_fixed(value.values()):
+                return object()
             waiting += list(value.values()) if len(value) <= FEW else []
         elif isinstance(value, (list, tuple, set, frozenset)):
             parts.append(hash(tuple(map(id, value))))
+            if len(value) > FEW and not _is_fixed(value):
+                return object()
             waiting += list(value) if len(value) <= FEW else []
+        elif isinstance(value, Iterator) or type(value).__name__ in GENERATORS or type(value).__module__ in TABLES:
+            return object()
         elif not isinstance(value, SHARED):
             waiting += list(getattr(value, "__dict__", {}).values())
     return tuple(parts)

@@ -7,14 +7,14 @@ does where there is one that never steps: gradients that are cleared again and a
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from torch.optim.optimizer import Optimizer
 
 BACKWARDS_ALONE = 8  # without any optimizer object, a backward ends a step
 BACKWARDS_CLEARED = 32  # with one that never steps, and gradients that are cleared
 BACKWARDS_AT_MOST = 256  # and others
-MOST_OTHERS = 64  # steps of other optimizers, after which the key one is taken to be done
+MOST_OTHERS = 64  # steps of another optimizer, after which the key one is taken to be done
 
 
 class Boundary:
@@ -27,7 +27,7 @@ class Boundary:
         self._num_cleared = 0  # backwards whose gradients were cleared
         self._holds_gradients = False
         self.optimizers_made = False  # whether or not one has stepped
-        self._num_others = 0  # steps of other optimizers since the key one's last
+        self._num_others: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # of each, since the key one's last
 
     def backward(self) -> bool:
         """A backward has ended; True when a training step ends with it."""
@@ -47,12 +47,13 @@ class Boundary:
         """An optimizer step has ended; True when a training step ends with it."""
         key = self.key() if self.key is not None else None
         if optimizer is key:
-            self._num_others = 0
+            self._num_others.clear()
             return True
-        self._num_others += 1
-        if key is not None and self._num_others <= MOST_OTHERS:
+        number = self._num_others[optimizer] = self._num_others.get(optimizer, 0) + 1
+        if key is not None and number <= MOST_OTHERS:
             return False
-        self.key, self.by_backward, self._num_others = ref(optimizer), False, 0
+        self.key, self.by_backward = ref(optimizer), False
+        self._num_others.clear()
         return True
 
     def forked(self) -> None:

@@ -48,7 +48,7 @@ def num_samples(batch: object) -> int | None:
     first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
     if not isinstance(first, torch.Tensor) or not first.dim():
         first = next((tensor for tensor in tensors_in(batch, most=8) if tensor.dim()), None)
-    return int(first.shape[0]) if first is not None else None
+    return int(first.size(0)) if first is not None else None  # a nested tensor has no shape
 
 
 def mapped(value: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:

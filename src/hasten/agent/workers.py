@@ -188,7 +188,8 @@ class _Recorder:
     def sample(self, seconds: float, sample: object) -> None:
         """Note one sample's time, and the size of the batch's first."""
         if not self._samples:
-            self._sample_bytes = sum(t.nbytes for t in tensors_in(sample, most=8))
+            # Not `nbytes`, which a sparse tensor does not have.
+            self._sample_bytes = sum(t.numel() * t.element_size() for t in tensors_in(sample, most=8))
         self._samples.append(seconds)
 
     def _line_sampler(self) -> LineSampler | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from hasten.errors import NotApplicableError
 from hasten.optimizations.optimization import Optimization, Proposal
@@ -49,16 +50,16 @@ def _raise_rates(handle: Handle, optimizer: Optimizer, ratio: float) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     factor = ratio**0.5 if type(optimizer).__name__ in ADAPTIVE else ratio
-    done = 0
+    held, done = ref(optimizer), 0
 
     def warm_up(stepped: Optimizer, _arguments: object, _settings: object) -> None:
         nonlocal done
-        if stepped is not optimizer or done >= WARM_UP_STEPS:
+        if stepped is not held() or done >= WARM_UP_STEPS:
             return
         done += 1
         # Multiplied, not set: a schedule of the script's own continues meanwhile.
         step_factor = factor ** (1 / WARM_UP_STEPS)
-        for group in optimizer.param_groups:
+        for group in stepped.param_groups:
             group["lr"] *= step_factor
             if "initial_lr" in group:
                 group["initial_lr"] *= step_factor

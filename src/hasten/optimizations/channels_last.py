@@ -31,6 +31,8 @@ def enable(handle: Handle, _value: Value) -> None:
 
     def convert(module: nn.Module) -> None:
         weights = [p for p in module.parameters() if p.dim() == 4]
+        if not weights and converted:  # a second model, beside one that was laid out
+            return
         if not weights:
             raise NotApplicableError("the model has no convolution over images")
         if isinstance(module, DistributedDataParallel):
@@ -42,7 +44,6 @@ def enable(handle: Handle, _value: Value) -> None:
     def convert_state(optimizer: Optimizer) -> None:
         # A checkpoint's, or an earlier step's: kernels are slow where a parameter and its state differ in layout.
         _lay_out_state(optimizer, converted, torch.channels_last)
-        handle.patches.on_undo(lambda: _lay_out_state(optimizer, converted, torch.contiguous_format))
 
     def channels_last(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim() == 4:
@@ -59,7 +60,13 @@ def enable(handle: Handle, _value: Value) -> None:
     handle.on_model(convert)
     handle.on_optimizer(convert_state)
     handle.around_forward(around)
-    handle.patches.on_undo(lambda: _lay_out(list(converted), torch.contiguous_format))
+
+    def undo() -> None:
+        _lay_out(list(converted), torch.contiguous_format)
+        for optimizer in list(handle.models.optimizers):
+            _lay_out_state(optimizer, converted, torch.contiguous_format)
+
+    handle.patches.on_undo(undo)
 
 
 def _lay_out(weights: Iterable[torch.Tensor], layout: torch.memory_format) -> None:

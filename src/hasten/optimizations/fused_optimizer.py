@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from hasten.errors import NotApplicableError
 from hasten.optimizations.optimization import WORTH, Experiment, Optimization, Problem, Symptoms, from_finding
@@ -12,6 +13,7 @@ from hasten.protocol import Value
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
     from hasten.agent.handle import Handle
     from hasten.diagnosis.case import Case
@@ -31,6 +33,12 @@ def enable(handle: Handle, _value: Value) -> None:
                 raise NotApplicableError("the optimizer is fused already")
             if group.get("differentiable") or any(not p.is_floating_point() for p in group["params"]):
                 raise NotApplicableError("the fused implementation cannot do what is asked of the optimizer")
+            gradients = [p.grad for p in group["params"]]
+            if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+                raise NotApplicableError("the fused implementation takes no sparse gradients")
+            if group.get("momentum") and any(gradient is None for gradient in gradients):
+                # torch's kernel takes momenta of all parameters or of none, and these may get theirs later.
+                raise NotApplicableError("some parameters have no gradient yet")
         before = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["fused"], group["foreach"] = True, False
@@ -38,18 +46,21 @@ def enable(handle: Handle, _value: Value) -> None:
             if hasattr(state.get("step"), "to"):
                 state["step"] = state["step"].to(parameter.device)
         hook = optimizer.register_state_dict_post_hook(functools.partial(_as_written, before))
-
-        def undo() -> None:
-            hook.remove()
-            for group, (fused, foreach) in zip(optimizer.param_groups, before):
-                group["fused"], group["foreach"] = fused, foreach
-            for state in optimizer.state.values():
-                if hasattr(state.get("step"), "cpu") and not any(fused for fused, _ in before):
-                    state["step"] = state["step"].cpu()
-
-        handle.patches.on_undo(undo)
+        handle.patches.on_undo(functools.partial(_undo, ref(optimizer), hook, before))
 
     handle.on_optimizer(fuse)
+
+
+def _undo(held: ref[Optimizer], hook: RemovableHandle, before: Sequence[tuple[object, object]]) -> None:
+    hook.remove()
+    optimizer = held()  # which a script that makes many of them has dropped
+    if optimizer is None:
+        return
+    for group, (fused, foreach) in zip(optimizer.param_groups, before):
+        group["fused"], group["foreach"] = fused, foreach
+    for state in optimizer.state.values():
+        if hasattr(state.get("step"), "cpu") and not any(fused for fused, _ in before):
+            state["step"] = state["step"].cpu()
 
 
 def _as_written(before: Sequence[tuple[object, object]], _optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -34,8 +34,9 @@ def enable(handle: Handle, _value: Value) -> None:
     """
     import torch
     from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+    from torch.utils.weak import WeakTensorKeyDictionary
 
-    had: set[int] = set()  # parameters that the script would have given zeros
+    had = WeakTensorKeyDictionary()  # parameters that the script would have given zeros
     asked: list[bool] = []
 
     def make(original: Function) -> Function:
@@ -52,8 +53,8 @@ def enable(handle: Handle, _value: Value) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    had.add(id(parameter))
-                elif id(parameter) in had:
+                    had[parameter] = None
+                elif parameter in had:
                     parameter.grad = torch.zeros_like(parameter)
 
     handle.patches.wrap(Optimizer, "zero_grad", make)
