@@ -143,7 +143,6 @@ def test_a_file_of_the_disk_cache(place):
         assert found is None or decode(found) == value
         assert data != good or found is not None
     assert time.monotonic() - began < 300
-    tier.close()
 
 
 def test_a_value_of_the_cache_that_passes_its_checksum(place):
