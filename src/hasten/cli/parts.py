@@ -141,10 +141,9 @@ def command_of(args: argparse.Namespace) -> list[str]:
     if not words:
         what, example = ("module", "-m package.train") if args.module else ("script", "train.py")
         raise CommandError(f"no {what} given; try for example `hasten {args.subcommand} {example}`")
-    first = (
-        words[: words.index("--")] if "--" in words else words
-    )  # of `prove`, what comes after it is another command
-    misplaced = _misplaced(first, args.options, module=args.module)
+    # After "--" comes another command of `prove`, or what is the script's own in any case.
+    before = words[: words.index("--")] if "--" in words else words
+    misplaced = _misplaced(before, args.options, module=args.module)
     if misplaced is not None:
         rest = [word for word in words[1:] if word != misplaced]
         what = f"-m {words[0]}" if args.module else words[0]
