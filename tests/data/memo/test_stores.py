@@ -386,9 +386,7 @@ def run(*bodies, kill_after=None):
 
 @pytest.fixture(params=["ram", "disk"])
 def tier(request, tmp_path):
-    made = RamTier(32 << 20) if request.param == "ram" else DiskTier(32 << 20, root=tmp_path / "memo", script="x")
-    yield made
-    made.close()
+    return RamTier(32 << 20) if request.param == "ram" else DiskTier(32 << 20, root=tmp_path / "memo", script="x")
 
 
 @pytest.mark.parametrize("size", [0, 100, 100_000, MAPPED_FROM + 5])
