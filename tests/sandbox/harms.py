@@ -237,6 +237,51 @@ def write_through_a_link():
     assert torch.load("ckpt/epoch_003.pt").shape == (9,) and torch.load("latest.pt").shape == (9,)
 
 
+def write_below_a_new_link():
+    os.symlink(os.path.abspath("out"), "current")
+    with open("current/result.txt", "w") as file:
+        file.write("new")
+    with open("current/deep/log.txt", "w") as file:
+        file.write("deep")
+    assert read("current/result.txt") == read("out/result.txt") == "new"
+    assert "log.txt" in os.listdir("out/deep") and read("current/../log.txt") == "an old log\n"
+
+
+def change_what_is_below_a_link():
+    os.symlink("out", "before")
+    os.rename("before", "current")
+    os.rename("current/result.txt", "current/result.old")
+    os.remove("current/deep/er/note.txt")
+    os.mkdir("current/fresh")
+    os.chmod("current/result.old", 0o600)
+    assert os.path.isdir("out/fresh") and not os.path.exists("out/deep/er/note.txt")
+    assert sorted(os.listdir("current")) == sorted(os.listdir("out")) == ["deep", "fresh", "result.old"]
+    shutil.rmtree("current/deep")
+    assert sorted(pathlib.Path("out").iterdir()) == [pathlib.Path("out/fresh"), pathlib.Path("out/result.old")]
+
+
+def links_to_each_other():
+    os.symlink("there", "here")
+    os.symlink("here", "there")
+    assert not os.path.exists("here") and os.path.islink("there")
+    try:
+        open("here/file", "w").close()
+    except OSError:
+        return
+    raise AssertionError("written somewhere")
+
+
+def find_what_was_written():
+    for name in ("a.new", "out/b.new"):
+        with open(name, "w") as file:
+            file.write(name)
+    with os.scandir(".") as entries:
+        found = {entry.path: entry.stat().st_size for entry in entries if entry.is_file()}
+    assert found["./a.new"] == 5 and "./log.txt" in found
+    assert sorted(map(str, pathlib.Path().rglob("*.new"))) == sorted(glob.glob("**/*.new", recursive=True))
+    assert sorted(glob.glob("**/*.new", recursive=True)) == ["a.new", "out/b.new"]
+
+
 def link_hard():
     os.link("best.pt", "best_too.pt")
     assert torch.equal(torch.load("best_too.pt"), torch.ones(3))

@@ -330,3 +330,23 @@ def test_what_a_service_starts_outside_the_sandbox_leaves_nothing_either(tmp_pat
     assert {path: entry for path, entry in tree_of(tmp_path / "work").items() if path != "."} == before
     notes = json.loads(answer.stdout[answer.stdout.index("{") :])["run"]["notes"]
     assert any("outside the sandbox" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_functions_that_a_library_holds_from_before_are_redirected(tmp_path):
+    """As pathlib of Python 3.13 holds os.scandir, for `Path.glob`."""
+    code = (
+        "import glob, os, sys\n"
+        "class Held: lstat, scandir = staticmethod(os.lstat), staticmethod(os.scandir)\n"
+        "glob._StringGlobber = Held\n"
+        "from hasten.patches import Patches\n"
+        "from hasten.sandbox.redirect import install\n"
+        "install(sys.argv[1], Patches(), real=[])\n"
+        "open('new.txt', 'w').close()\n"
+        "print([entry.path for entry in Held.scandir('.')], Held.lstat('new.txt').st_size)\n"
+    )
+    (tmp_path / "work").mkdir()
+    command = [sys.executable, "-c", code, str(tmp_path / "view")]
+    answer = subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True, timeout=60)
+    assert answer.stdout == "['./new.txt'] 0\n", answer.stderr
+    assert os.listdir(tmp_path / "work") == []

@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import errno
 import functools
+import glob
 import io
 import os
 import pathlib
@@ -27,6 +28,7 @@ from hasten.sandbox.view import (
     exists,
     is_folder_at,
     raw_listdir,
+    raw_lstat,
     raw_mkdir,
     raw_os_open,
     raw_rmdir,
@@ -96,13 +98,13 @@ def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
         return raw_os_open(view.target(path, keeps=keeps) if writes else view.seen(path), flags, mode)
 
     def listing(path: Any = ".") -> Any:
-        if view.place(path) is None:
-            return raw_listdir(path)
+        if view.place(path, follow=True) is None:
+            return raw_listdir(view.seen(path))
         names = view.names(path)
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def scanning(path: Any = ".") -> Any:
-        return raw_scandir(path) if view.place(path) is None else Entries(view, path)
+        return raw_scandir(view.seen(path)) if view.place(path, follow=True) is None else Entries(view, path)
 
     def removing(original: Function) -> Function:
         @functools.wraps(original)
@@ -131,20 +133,21 @@ def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
             view.make_folder(path, mode)
 
     def linking(src: Any, dst: Any, *arguments: Any, **settings: Any) -> None:
-        place = view.place(dst)
+        place, here = view.place(dst), view.seen(dst, follow=False)
         if place is None:
-            raw_symlink(src, dst, *arguments, **settings)
+            raw_symlink(src, here, *arguments, **settings)
             return
-        if exists(view.seen(dst, follow=False)):
+        if exists(here):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(dst))
         view.folder(os.path.dirname(place))
         raw_symlink(src, view.written + place)
 
     def copying(src: Any, dst: Any, **settings: Any) -> None:
+        there = view.seen(dst, follow=False)
         if view.place(src) is None and view.place(dst) is None:
-            raw_link(src, dst, **settings)
+            raw_link(view.seen(src, follow=False), there, **settings)
             return
-        if exists(view.seen(dst, follow=False)):
+        if exists(there):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(dst))
         shutil.copy2(view.seen(src), view.target(dst, keeps=False))
 
@@ -168,24 +171,23 @@ def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
     patches.wrap(os, "chdir", lambda original: _by(original, functools.partial(_entered, view)))
     for name in ("truncate", "chmod", "utime", "chown", "lchown", "setxattr", "removexattr"):
         patches.wrap(os, name, lambda original: _by(original, functools.partial(_changed, view)))
-    _follow_old_pathlib(patches)
+    _follow_bound(patches)
     _follow_libraries(view, patches)
 
 
 def _entered(view: View, path: Any, *, follow: bool) -> Any:
     """A folder to work in: the real one, where the script sees that, so that a path from there is not one of ours."""
-    place = view.place(path)
+    place = view.place(path, follow=True)
     is_real = place is not None and is_folder_at(path) and not view.is_hidden(place)
     return path if is_real else view.seen(path, follow=follow)
 
 
 def _changed(view: View, path: Any, *, follow: bool) -> Any:
     """Where a file or folder can be changed in place."""
-    here = view.seen(path, follow=follow)
-    place = view.place(path)
-    if place is None or not exists(here) or not follow:
+    here, place = view.seen(path, follow=follow), view.place(path, follow=follow)
+    if place is None or not exists(here):
         return here
-    return view.folder(place) if is_folder_at(here) else view.target(path, keeps=True)
+    return view.folder(place) if is_folder_at(here) and not os.path.islink(here) else view.copied(place, here)
 
 
 def _by(original: Function, where: Callable[..., Any], *, follow: bool = True) -> Function:
@@ -199,12 +201,15 @@ def _by(original: Function, where: Callable[..., Any], *, follow: bool = True) -
     return call
 
 
-def _follow_old_pathlib(patches: Patches) -> None:
-    """Python 3.10's pathlib holds functions of its own."""
-    accessor = getattr(pathlib, "_NormalAccessor", None)
+def _follow_bound(patches: Patches) -> None:
+    """The pathlib of Python 3.10 and 3.13 holds functions of its own."""
+    accessor, globber = getattr(pathlib, "_NormalAccessor", None), getattr(glob, "_StringGlobber", None)
     for name in IN_PATHLIB if accessor is not None else ():
         if hasattr(accessor, name):
             patches.set(accessor, name, staticmethod(getattr(io if name == "open" else os, name)))
+    for name, bound in (("lstat", raw_lstat), ("scandir", raw_scandir)):
+        if globber is not None and getattr(globber, name, None) is bound:
+            patches.set(globber, name, staticmethod(getattr(os, name)))
 
 
 def _follow_libraries(view: View, patches: Patches) -> None:

@@ -36,28 +36,54 @@ class View:
         self._hidden: set[str] = set()
         self._read_at = -1
 
-    def place(self, path: object) -> str | None:
-        """A path's absolute name; None for what is no path, or stays real."""
+    def resolved(self, path: object, *, follow: bool) -> str | None:
+        """A path's absolute name without links, as the script sees them; the last part is one if it is not to `follow`.
+
+        None for what is no path.
+        """
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
-        name = os.path.abspath(os.fsdecode(path))
-        return None if (name + "/").startswith(self._real) else name
+        name, rest, left = "", os.path.join(os.getcwd(), os.fsdecode(path)).split("/")[1:], MOST_LINKS
+        while rest:
+            part = rest.pop(0)
+            if part == "..":
+                name = os.path.dirname(name).rstrip("/")
+            elif part not in ("", "."):
+                name = f"{name}/{part}"
+                goal = self._goal_at(name) if left and (rest or follow) and not self._is_real(name) else None
+                if goal is not None:
+                    left -= 1
+                    name = "" if goal.startswith("/") else os.path.dirname(name).rstrip("/")
+                    rest = [*goal.split("/"), *rest]
+        return name or "/"
+
+    def place(self, path: object, *, follow: bool = False) -> str | None:
+        """The same; None for what stays real, too."""
+        name = self.resolved(path, follow=follow)
+        return None if name is None or self._is_real(name) else name
 
     def seen(self, path: Any, *, follow: bool = True) -> Any:
         """Where what the script calls by this path is to be read; what a link leads to, if it is to `follow`."""
-        place = self.place(path)
-        if place is None:
+        name = self.resolved(path, follow=follow)
+        if name is None:
             return path
-        written = self.written + place
-        if exists(written):
-            goal = _goal(written) if follow else None
-            return written if goal is None else self.seen(os.path.join(os.path.dirname(place), goal))
-        if self.is_hidden(place):
+        written = self.written + name
+        if not self._is_real(name) and (exists(written) or self.is_hidden(name)):
             return written
-        linked = _link(place, follow=follow)
-        if linked is not None:  # a link, or a folder above that is one, may lead to what was written
-            return self.seen(linked, follow=follow)
-        return path
+        given = os.fsdecode(path)
+        # In `link/..` a link is followed whose name is gone.
+        return path if name == os.path.abspath(given) and ".." not in given else name
+
+    def _is_real(self, name: str) -> bool:
+        return (name + "/").startswith(self._real)
+
+    def _goal_at(self, name: str) -> str | None:
+        """What the link at a place says, as the script sees it; None for anything else."""
+        written = self.written + name
+        if exists(written):
+            return _goal(written)
+        goal = _goal(name)
+        return None if goal is None or self.is_hidden(name) else goal
 
     def is_hidden(self, place: str) -> bool:
         """Whether the real thing at a place, or a folder above it, was removed or renamed."""
@@ -76,13 +102,10 @@ class View:
 
     def target(self, path: Any, *, keeps: bool) -> Any:
         """Where a file is to be written; with what is in it, if that `keeps`. Its folder is made if the script sees one."""
-        place = self.place(path)
+        place, here = self.place(path, follow=True), self.seen(path)
         if place is None:
-            return path
-        here, written = self.seen(path), self.written + place
-        goal = _goal(self.seen(path, follow=False))
-        if goal is not None:  # what it leads to is written
-            return self.target(os.path.join(os.path.dirname(place), goal), keeps=keeps)
+            return here
+        written = self.written + place
         if not exists(written):
             self._make_above(place)
             if keeps and here != written and exists(here) and not is_folder_at(here):
@@ -91,18 +114,16 @@ class View:
 
     def tree(self, path: Any) -> Any:
         """Where a whole folder, with all that is seen in it, can be written to."""
-        place = self.place(path)
+        place, here = self.place(path, follow=True), self.seen(path)
         if place is None:
-            return path
-        written = self.written + place
-        here = self.seen(path)
+            return here
         if not is_folder_at(here):
             return self.target(path, keeps=True)
-        self.folder(place)
-        for name in self.names(path):
+        written = self.folder(place)
+        for name in self.names(place):
             inner = os.path.join(place, name)
-            found = self.seen(inner)
-            if is_folder_at(found) and not os.path.islink(found):
+            found = self.seen(inner, follow=False)
+            if is_folder_at(found) and _goal(found) is None:
                 self.tree(inner)
             elif not exists(self.written + inner):
                 shutil.copy2(found, self.written + inner, follow_symlinks=False)
@@ -110,9 +131,8 @@ class View:
 
     def names(self, path: Any) -> list[str]:
         """What is in a folder, as the script sees it. Raises OSError as os.listdir does."""
-        place = self.place(path)
+        place, here = self.place(path, follow=True), self.seen(path)
         assert place is not None
-        here = self.seen(path)
         found = list(map(os.fsdecode, raw_listdir(here)))
         written = self.written + place
         if here == written and not self.is_hidden(place) and is_folder_at(place):
@@ -121,11 +141,11 @@ class View:
 
     def remove(self, path: Any, removed: Function) -> None:
         """Take away what was written, and hide what was not. `removed` is what refuses what cannot be removed."""
-        place = self.place(path)
+        place, here = self.place(path), self.seen(path, follow=False)
         if place is None:
-            removed(path)
+            removed(here)
             return
-        here, written = self.seen(path, follow=False), self.written + place
+        written = self.written + place
         is_folder = stat.S_ISDIR(raw_lstat(here).st_mode)  # raises where nothing is there
         if is_folder and removed is not raw_rmdir:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -140,18 +160,17 @@ class View:
 
     def rename(self, source: Any, target: Any) -> None:
         """Move a file or a folder, written or not."""
-        if self.place(source) is None and self.place(target) is None:
-            raw_rename(source, target)
+        place, here = self.place(source), self.seen(source, follow=False)
+        goal, there = self.place(target), self.seen(target, follow=False)
+        if place is None and goal is None:
+            raw_rename(here, there)
             return
-        here = self.seen(source, follow=False)
         is_folder = stat.S_ISDIR(raw_lstat(here).st_mode)
-        place, goal = self.place(source), self.place(target)
-        moved = source if place is None else self.tree(source) if is_folder else self._copied(place, here)
+        moved = here if place is None else self.tree(source) if is_folder else self.copied(place, here)
         if goal is None:
-            shutil.move(moved, target)
+            shutil.move(moved, there)
         else:
-            seen = self.seen(target)
-            if is_folder and is_folder_at(seen) and self.names(target):
+            if is_folder and is_folder_at(there) and self.names(target):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(target))
             self._make_above(goal)
             if exists(goal):
@@ -160,7 +179,7 @@ class View:
         if place is not None and exists(place):
             self.hide(place)
 
-    def _copied(self, place: str, here: Any) -> str:
+    def copied(self, place: str, here: Any) -> str:
         """A file, or a link itself, among what was written."""
         written = self.written + place
         if not exists(written):
@@ -170,11 +189,11 @@ class View:
 
     def make_folder(self, path: Any, mode: int = 0o777) -> None:
         """A new folder."""
-        place = self.place(path)
+        place, here = self.place(path), self.seen(path, follow=False)
         if place is None:
-            raw_mkdir(path, mode)
+            raw_mkdir(here, mode)
             return
-        if exists(self.seen(path)):
+        if exists(here):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
         self._make_above(place)
         raw_mkdir(self.written + place, mode)
@@ -191,24 +210,39 @@ class View:
         self.folder(os.path.dirname(place))
 
 
+class Entry(os.PathLike[Any]):
+    """An os.DirEntry with the path that the script gave."""
+
+    def __init__(self, entry: os.DirEntry[str], path: Any) -> None:
+        self._entry = entry
+        self.name: Any = os.fsencode(entry.name) if isinstance(path, bytes) else entry.name
+        self.path: Any = os.path.join(path, self.name)
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+
 class Entries:
     """What os.scandir gives: entries of a folder, or of two."""
 
     def __init__(self, view: View, path: Any) -> None:
-        place = view.place(path) or ""
+        place = view.place(path, follow=True) or ""
         names = view.names(path)
-        self._entries: Iterator[os.DirEntry[str]] = iter(())
         found: dict[str, os.DirEntry[str]] = {}
-        for folder in (os.fspath(path), view.written + place):
+        for folder in (place, view.written + place):
             if is_folder_at(folder):
                 with raw_scandir(folder) as entries:
-                    found.update({os.fsdecode(entry.name): entry for entry in entries})
-        self._entries = iter([found[name] for name in names if name in found])
+                    found.update({entry.name: entry for entry in entries})
+        given = os.fspath(path)
+        self._entries = iter([Entry(found[name], given) for name in names if name in found])
 
-    def __iter__(self) -> Iterator[os.DirEntry[str]]:
+    def __iter__(self) -> Iterator[Entry]:
         return self._entries
 
-    def __next__(self) -> os.DirEntry[str]:
+    def __next__(self) -> Entry:
         return next(self._entries)
 
     def __enter__(self) -> Entries:
@@ -250,27 +284,3 @@ def _goal(path: Any) -> str | None:
         return os.fsdecode(raw_readlink(path))
     except (OSError, ValueError):
         return None
-
-
-def _link(place: str, *, follow: bool = True) -> str | None:
-    """Where a path leads, if a folder above it is a link, or it is one itself and is to be followed."""
-    led, rest, left = "", place.split("/")[1:], MOST_LINKS
-    last = None if follow else rest.pop()
-    while rest:
-        name = rest.pop(0)
-        if name == "..":
-            led = os.path.dirname(led).rstrip("/")
-        elif name not in ("", "."):
-            step = f"{led}/{name}"
-            try:
-                goal = raw_readlink(step) if left and stat.S_ISLNK(raw_lstat(step).st_mode) else None
-            except OSError:
-                goal = None
-            if goal is None:
-                led = step
-            else:
-                left -= 1
-                led = "" if goal.startswith("/") else led
-                rest = [*goal.split("/"), *rest]
-    led = led if last is None else f"{led}/{last}"
-    return led if led != place else None
