@@ -105,7 +105,7 @@ class DeviceSpan(NamedTuple):
 
     kind: Phase
     start: float  # on the host
-    seconds: float  # on the device
+    seconds: float  # on the device; negative: another kind's, that are part of a span of this one
     waited: bool  # at its end the device waited for the host: these seconds are the host's
 
 

@@ -119,7 +119,11 @@ class Communication:
         hidden = timed.get("backward_compute_comm_overlap_time", 0)
         seconds = max(0, timed.get("backward_comm_time", 0) - hidden) / 1e9
         if self._marks.device is not None:
-            self._marks.device.spans.append(DeviceSpan("communication", end - seconds, seconds, waited=False))
+            # The backward's own events hold it, too.
+            self._marks.device.spans += [
+                DeviceSpan("communication", end - seconds, seconds, waited=False),
+                DeviceSpan("backward", end - seconds, -seconds, waited=False),
+            ]
         else:
             self._marks.add("communication", end - seconds, Exchange(-1), end=end)
 
