@@ -712,3 +712,12 @@ def test_a_line_of_collate_is_not_one_of_getitem():
     found = {f.kind: f.where for f in diagnose(run).findings}
     assert found["slow_transform"] == own.where
     assert found["slow_collate"] == stacking
+
+
+def test_what_an_experiment_leaves_open_is_said():
+    wide = msgspec.structs.replace(tried("full_precision", 0.73), ratio=Interval(value=0.73, low=0.62, high=1.02))
+    small = msgspec.structs.replace(tried("page_faults", 0.96), ratio=Interval(value=0.96, low=0.9, high=1.02))
+    found = diagnose(run(interventions=[wide, small]))
+    assert not found.findings
+    assert "No problem was confirmed yet" in found.verdict
+    assert found.verdict.endswith("this is not clear: training in float32 (27%, -2% to 38%).")

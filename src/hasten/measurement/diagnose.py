@@ -194,9 +194,13 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
         return (
             f"{bound}: {title}; fixing it would save about {format.share(top.recoverable / case.step)} of the step."
         )
+    left: list[str] = []
     if case.run.untried:
-        suspected = ", ".join(title_of(cause) for cause in case.run.untried)
-        return f"{bound}. No problem was confirmed yet, but this was not tried: {suspected}."
+        left.append(f"this was not tried: {', '.join(title_of(cause) for cause in case.run.untried)}")
+    if unclear := _unclear(case):
+        left.append(f"this is not clear: {', '.join(unclear)}")
+    if left:
+        return f"{bound}. No problem was confirmed yet, but {', and '.join(left)}."
     if case.ceiling.free_batches is None:
         return (
             f"No problem found: {_in_sentence(bound)}, and no finding would save {format.share(WORTH)} of the step."
@@ -208,6 +212,18 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> str:
             "loading."
         )
     return f"No single cause found: {_in_sentence(bound)}; instant data loading would save {format.share(gain)} of the step."
+
+
+def _unclear(case: Case) -> list[str]:
+    """What an experiment would have confirmed, had its interval been narrower, with the share of the step that it saves."""
+    named = {problem.confirmed_by for problem in PROBLEMS}
+    found: list[str] = []
+    for one in case.run.interventions:
+        ratio = one.ratio
+        if one.name in named and ratio is not None and ratio.value <= 1 - WORTH_INFERRED and ratio.high >= 1.0:
+            value, low, high = (format.share(1 - share) for share in (ratio.value, ratio.high, ratio.low))
+            found.append(f"{title_of(one.name)} ({value}, {low} to {high})")
+    return found
 
 
 def _bound_by(kind: FindingKind) -> str | None:
