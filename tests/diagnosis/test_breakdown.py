@@ -58,6 +58,12 @@ def test_what_happens_once_in_a_while_is_spread_over_the_steps_between():
     assert breakdown.phases["forward"] == pytest.approx(COMPUTING["forward"]), "regular phases are not diluted"
 
 
+def test_one_validation_in_a_short_window_is_spread_over_the_steps_from_one_to_the_next():
+    seen = steps(count=40, rare={"validation": (40, 8.0)})
+    breakdown = break_down(run(steps=seen, facts={"steps_per_epoch": 400.0, "steps_per_validation": 400.0}))
+    assert breakdown.phases["validation"] == pytest.approx(8.0 / 400)
+
+
 def test_one_epoch_start_in_a_short_window_is_spread_over_the_epochs_length():
     seen = steps(count=40, rare={"epoch_start": (40, 8.0)})
     breakdown = break_down(run(steps=seen, facts={"steps_per_epoch": 400.0}))

@@ -14,6 +14,7 @@ from hasten.raw_run import (
     GRAD,
     TRAINING,
     Copy,
+    DeviceSpan,
     Fetched,
     Forward,
     LoaderSettings,
@@ -206,6 +207,37 @@ def test_how_often_checkpoints_are_written_is_a_fact(writer):
     saving = [("checkpoint", 1.0, None)]
     writer.segment("plain", before=saving).segment("marked", count=6)
     assert writer.recorded().facts().steps_per_checkpoint == 3.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "fact"), [("checkpoint", "steps_per_checkpoint"), ("validating", "steps_per_validation")]
+)
+def test_what_comes_once_in_a_window_shorter_than_an_epoch_comes_once_an_epoch(writer, kind, fact):
+    rare = {
+        "checkpoint": [("checkpoint", 1.0, None)],
+        "validating": [("forward", 1.0, Forward(7, 0, 16)), ("forward", 1.0, Forward(7, 0, 16))],
+    }
+    writer.segment("plain").segment("marked", 1, before=rare[kind]).segment("marked", 2)
+    assert getattr(writer.recorded().facts(), fact) == 10.0
+
+
+def test_two_loaders_that_are_used_together_have_the_epoch_of_each(writer):
+    writer.changes["loaders"] = [RawLoader(settings=LOADER), RawLoader(settings=LOADER)]
+    other = [("next", 0.1, Fetched(1, 16, None))]
+    recorded = writer.segment("plain", before=other).segment("marked", before=other).recorded()
+    assert recorded.facts().steps_per_epoch == 10.0
+    assert [(s.num_batches, s.num_samples) for s in recorded.steps_record(zero=0.0)] == [(1, 32)] * 6
+
+
+def test_a_collective_of_the_scripts_own_leaves_the_backward_as_it_is(writer):
+    writer.segment("plain").segment("marked", 1)
+    start = writer.segments[-1].began
+    writer.changes["device_spans"] = [
+        DeviceSpan("backward", start + 1, 2.0, False),
+        DeviceSpan("communication", start + 2, 0.5, False),
+    ]
+    (step,) = writer.recorded().marked
+    assert step.device == {"backward": 2.0, "communication": 0.5}
 
 
 def test_the_time_without_a_core_is_that_of_a_step_after_the_warm_up(writer):

@@ -101,18 +101,19 @@ def _phases(within: Sequence[Step], regular: float, run: Run) -> dict[Phase, flo
 def _rare_seconds(run: Run, phase: Phase) -> float | None:
     """Mean seconds per step of an infrequent phase; None if it never occurred."""
     times = [s.phases[phase] for s in run.steps if s.phases.get(phase, 0.0) > 0.0]
-    return statistics.fmean(times) * _how_often(run, phase, len(times)) if times else None
+    if not times:
+        return None
+    if phase == "epoch_start":
+        return statistics.fmean(times) * _epochs_per_step(run, len(times))
+    every = {"validation": run.facts.steps_per_validation, "checkpoint": run.facts.steps_per_checkpoint}[phase]
+    # It comes less often than in the window only where it came once, in less than an epoch.
+    return sum(times) / max(len(run.steps), every or 0.0)
 
 
-def _how_often(run: Run, phase: Phase, count: int) -> float:
-    """Occurrences per step of a phase that occurred `count` times in the window."""
+def _epochs_per_step(run: Run, starts: int) -> float:
+    """Epochs per step, where so many were seen to start; of few, the epoch's length says more."""
     every = run.facts.steps_per_epoch
-    observed = count / len(run.steps)
-    if every is None:
-        return observed
-    # Fewer steps than an epoch were measured and its end was among them: use the epoch's length instead.
-    few = count < 3 if phase == "epoch_start" else count == 1 and len(run.steps) < every
-    return 1 / every if few else observed
+    return starts / len(run.steps) if every is None or starts >= 3 else 1 / every
 
 
 def _longer_first_steps(
@@ -123,7 +124,7 @@ def _longer_first_steps(
     The time for additional samples in a larger first batch is not included.
     """
     first = [s for s in run.steps if s.starts_epoch]
-    often = _how_often(run, "epoch_start", len(first))
+    often = _epochs_per_step(run, len(first))
     taken = statistics.fmean(s.phases.get("epoch_start", 0.0) + _regular(s) for s in first)
     if typical is not None:
         regular *= statistics.fmean(s.num_samples or 0 for s in first) / typical

@@ -71,7 +71,7 @@ def _sync(case: Case, taken: set[tuple[str, int]]) -> Finding | None:
         title="Tensors are read back to the host in every step",
         recoverable=saved,
         because=(
-            f"{calls:.0f} calls per step, most of them {worst.kind}; {format.seconds(saved)} including the rest of their lines",
+            f"{calls:.0f} calls per step, the costliest {worst.kind}; {format.seconds(saved)} including the rest of their lines",
         ),
         remedy="Keep these values as tensors and read them once every N steps.",
         where=worst.where,

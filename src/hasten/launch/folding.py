@@ -9,7 +9,7 @@ phases have no call to hook and are derived here: `loss`, from the end of a trai
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ class FoldedStep:
     phases: dict[Phase, float] = field(default_factory=dict)
     device: dict[Phase, float] = field(default_factory=dict)  # of the phases that have events
     device_waited: float = 0.0  # of these, in phases at whose end the device waited for the host
-    num_batches: int = 0
+    batches_by_loader: Counter[int] = field(default_factory=Counter)
     num_samples: int | None = None
     num_validations: int = 0
     num_checkpoints: int = 0
@@ -45,6 +45,11 @@ class FoldedStep:
     def seconds(self) -> float:
         """From the end of the step before to its own."""
         return self.end - self.start
+
+    @property
+    def num_batches(self) -> int:
+        """Of the training loader that gave most: those of several loaders are used together."""
+        return max(self.batches_by_loader.values(), default=0)
 
     @property
     def regular(self) -> float:
@@ -204,7 +209,7 @@ def _count(step: FoldedStep, span: Span, roles: dict[int, Role]) -> None:
     if isinstance(span.detail, Fetched):
         length = span.detail.num_samples
         if length is not None and roles.get(span.detail.loader) == "train":
-            step.num_batches += 1
+            step.batches_by_loader[span.detail.loader] += 1
             if length != UNKNOWN_LENGTH:
                 step.num_samples = (step.num_samples or 0) + length
     elif isinstance(span.detail, Forward) and not roles and not evaluates(span.detail):

@@ -17,6 +17,7 @@ from hasten.raw_run import (
     PLAIN,
     WARM_UP,
     Copy,
+    Fetched,
     Forward,
     Place,
     RawOptimizer,
@@ -81,8 +82,6 @@ class Recorded:
             if index >= 0 and start < self.steps[index].end:
                 device = self.steps[index].device
                 device[kind] = device.get(kind, 0.0) + taken
-                if kind == "communication":  # it is part of the backward's
-                    device["backward"] = device.get("backward", 0.0) - taken
                 self.steps[index].device_waited += taken * waited
 
     def _script_share(self) -> float:
@@ -125,12 +124,13 @@ class Recorded:
     def _worker_lines(self) -> list[HotLine]:
         total: dict[tuple[str, int, str], float] = defaultdict(float)
         batches = 0
+        trained = [s.detail for s in self.spans if isinstance(s.detail, Fetched) and s.detail.num_samples is not None]
         for line in self.stages:
             batches += line.lines is not None
             for place, _phase, seconds in line.lines or ():
                 if place is not None:
                     total[place] += seconds
-        per_step = statistics.fmean([s.num_batches for s in self.measured] or [1.0])
+        per_step = sum(self.roles[one.loader] == "train" for one in trained) / max(1, len(self.steps))
         return [
             HotLine(where=where(place), phase="data_wait", seconds=s / batches * per_step, in_worker=True)
             for place, s in total.items()
@@ -166,12 +166,10 @@ class Recorded:
         zeroing = [s.detail for s in self.spans if isinstance(s.detail, ZeroGrad)]
         in_place = [detail for detail in zeroing if not detail.to_none]
         first: dict[Phase, Where] = {k: self.place(n) for k, n in raw.first_place.items() if n >= 0}
-        validations = sum(s.num_validations for s in self.measured)
-        checkpoints = sum(s.num_checkpoints for s in self.measured)
         loaders = loader_facts(self.raw, self.stages, self.roles, self.window)
         train = next((x for x in loaders if x.role == "train"), None)
-        number = len(self.measured)
         per_step = statistics.fmean([s.num_batches for s in self.measured] or [1.0])
+        epoch = train.num_batches / per_step if train and train.num_batches and per_step else None
         return Facts(
             boundary=raw.boundary,
             num_threads=facts.num_threads,
@@ -200,12 +198,19 @@ class Recorded:
             models=tuple(ModelFacts(**vars(model)) for model in facts.models),
             optimizers=tuple(map(self._optimizer, facts.optimizers)),
             loaders=loaders,
-            steps_per_epoch=train.num_batches / per_step if train and train.num_batches and per_step else None,
-            steps_per_validation=number / validations if validations else None,
-            steps_per_checkpoint=number / checkpoints if checkpoints else None,
+            steps_per_epoch=epoch,
+            steps_per_validation=self._steps_per(sum(s.num_validations for s in self.measured), epoch),
+            steps_per_checkpoint=self._steps_per(sum(s.num_checkpoints for s in self.measured), epoch),
             gather_seconds=facts.gather_seconds,
             ddps=tuple(Ddp(**vars(ddp)) for ddp in raw.group.ddps) if raw.group is not None else (),
         )
+
+    def _steps_per(self, events: int, epoch: float | None) -> float | None:
+        """Steps from one event to the next; one alone, in a window shorter than an epoch, is taken to come once an epoch."""
+        if not events:
+            return None
+        number = len(self.measured)
+        return epoch if events == 1 and epoch is not None and epoch > number else number / events
 
     @property
     def window(self) -> tuple[float, float]:

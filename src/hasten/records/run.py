@@ -32,8 +32,8 @@ class Step(Record, frozen=True):
     phases: dict[Phase, float] = {}  # exclusive host seconds; phases that were not seen are left out
     device: dict[Phase, float] = {}  # device seconds of the phases that have events
     device_waited: float = 0.0  # the part of these in phases that ended with the device waiting for the host
-    num_batches: int = 0
-    num_samples: int | None = None
+    num_batches: int = 0  # of the training loader that gave most of them
+    num_samples: int | None = None  # of all training loaders
     starts_epoch: bool = False  # workers start in it: not a regular step
 
 
