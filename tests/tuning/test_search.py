@@ -132,12 +132,13 @@ def test_what_the_diagnosis_has_seen_to_help_is_tried_at_once():
     assert settings == {"bf16": True, "set_to_none": True}
 
 
-def test_two_that_influence_each_other_are_not_tried_at_once():
-    promises, sure = {"channels_last": 0.4, "bf16": 0.3, "set_to_none": 0.2}, ("channels_last", "bf16", "set_to_none")
-    gains = {"channels_last": 1.4, "bf16": 0.8, "set_to_none": 1.1}
-    settings, log = searched(promises, gains, sure=sure, helps={"bf16": {"channels_last": True}})
-    assert [added for _, added in log][:2] == ["channels_last+set_to_none", "bf16"]
-    assert settings == {"channels_last": True, "set_to_none": True}
+def test_two_that_influence_each_other_are_tried_at_once_only_if_each_was_measured_to_help():
+    promises, gains = {"channels_last": 0.4, "bf16": 0.3, "set_to_none": 0.2}, {"channels_last": 1.4, "bf16": 1.2}
+    sure, more = ("channels_last", "set_to_none"), {"helps": {"bf16": {"channels_last": True}}}
+    _, log = searched(promises, gains, sure=sure, time_left=lambda: 200.0, **more)
+    assert log[0][1] == "channels_last+set_to_none" and log[1][1] == "bf16"
+    settings, log = searched(promises, gains, sure=(*sure, "bf16"), **more)
+    assert log[0][1] == "channels_last+bf16+set_to_none" and {*settings} >= {"channels_last", "bf16"}
 
 
 def test_what_may_help_only_beside_another_is_tried_with_it_when_nothing_else_is_left():

@@ -217,7 +217,8 @@ def _num_pairs(trial: Trial | None) -> int:
 def _bundle(waiting: Sequence[Candidate], situation: Situation) -> list[Candidate]:
     """What promises most, with all that promises much beside it, answers another cause and is quickly tried.
 
-    Of two that may help each other neither's own gain says what both come to, so they are not tried at once.
+    Of two that influence each other a promise says little of what both come to: they are tried at once only if each was
+    measured to help by itself. What harms beside the other is left out at the end.
     """
     chosen = [waiting[0]]
     for candidate in [c for c in waiting[1:] if not c.fix.only_by_user]:
@@ -233,6 +234,8 @@ def _bundle(waiting: Sequence[Candidate], situation: Situation) -> list[Candidat
 
 
 def _influence(one: Candidate, other: Candidate, situation: Situation) -> bool:
+    if one.proposal.is_sure and other.proposal.is_sure:
+        return False
     return one.fix.name in other.fix.helped_by(situation, other.proposal.value) or (
         other.fix.name in one.fix.helped_by(situation, one.proposal.value)
     )
