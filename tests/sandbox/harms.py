@@ -260,9 +260,19 @@ def change_what_is_below_a_link():
     assert sorted(pathlib.Path("out").iterdir()) == [pathlib.Path("out/fresh"), pathlib.Path("out/result.old")]
 
 
+def work_below_a_link_in_the_place_of_a_folder():
+    os.rename("out", "out_old")
+    os.symlink("ckpt", "out")
+    os.chdir("out")
+    os.remove("epoch_001.pt")
+    assert sorted(os.listdir()) == ["epoch_002.pt", "epoch_003.pt"]
+    os.chdir("..")
+    assert os.path.exists("out_old/result.txt") and not os.path.exists("ckpt/epoch_001.pt")
+
+
 def links_to_each_other():
-    os.symlink("there", "here")
-    os.symlink("here", "there")
+    os.symlink(os.path.abspath("there"), "here")
+    os.symlink(os.path.abspath("here"), "there")
     assert not os.path.exists("here") and os.path.islink("there")
     try:
         open("here/file", "w").close()

@@ -178,8 +178,8 @@ def install(folder: str, patches: Patches, *, real: Sequence[str]) -> None:
 def _entered(view: View, path: Any, *, follow: bool) -> Any:
     """A folder to work in: the real one, where the script sees that, so that a path from there is not one of ours."""
     place = view.place(path, follow=True)
-    is_real = place is not None and is_folder_at(path) and not view.is_hidden(place)
-    return path if is_real else view.seen(path, follow=follow)
+    is_real = place is not None and is_folder_at(place) and not view.is_hidden(place)
+    return place if is_real else view.seen(path, follow=follow)
 
 
 def _changed(view: View, path: Any, *, follow: bool) -> Any:

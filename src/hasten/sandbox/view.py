@@ -39,7 +39,7 @@ class View:
     def resolved(self, path: object, *, follow: bool) -> str | None:
         """A path's absolute name without links, as the script sees them; the last part is one if it is not to `follow`.
 
-        None for what is no path.
+        None for what is no path. Raises OSError as the system does where links lead to each other.
         """
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
@@ -50,7 +50,9 @@ class View:
                 name = os.path.dirname(name).rstrip("/")
             elif part not in ("", "."):
                 name = f"{name}/{part}"
-                goal = self._goal_at(name) if left and (rest or follow) and not self._is_real(name) else None
+                goal = self._goal_at(name) if (rest or follow) and not self._is_real(name) else None
+                if goal is not None and not left:  # to follow it would end at a real one
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
                 if goal is not None:
                     left -= 1
                     name = "" if goal.startswith("/") else os.path.dirname(name).rstrip("/")
