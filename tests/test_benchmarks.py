@@ -100,3 +100,14 @@ def test_all_data_have_a_maker(entries):
         if isinstance(node, ast.FunctionDef)
     }
     assert {data["make"] for entry in entries for data in entry.get("data", ())} <= makers
+
+
+def test_a_gain_that_is_tried_again_at_the_end_is_known_since_the_first_time(monkeypatch):
+    pytest.importorskip("tomllib")
+
+    def faster(at, speedup, **added):
+        return {"at": at, "verdict": "faster", "speedup": [speedup, 1.0, 3.0], "added": added}
+
+    trials = [faster(60.0, 1.9, bf16=True, channels_last=True), faster(90.0, 1.03, loader=True)]
+    found = {"tune": {"trials": [*trials, faster(120.0, 1.5, bf16=True)]}}
+    assert of_benchmarks("wild/wild.py", monkeypatch).known_at(found) == 60.0

@@ -308,12 +308,16 @@ def _ties(one: list[float | None], best: list[float | None]) -> bool:
 
 
 def known_at(found: dict[str, Any]) -> float | None:
-    """Seconds until the plan so far had 90% of its final gain, by the trials that it was kept for."""
-    speed, points = 1.0, []
+    """Seconds until the plan so far had 90% of its final gain, by the trials that it was kept for.
+
+    At its end the plan is tried without each of its settings: what is faster with it then was known before.
+    """
+    speed, points, kept = 1.0, [], set[str]()
     for trial in found.get("tune", {}).get("trials", []):
-        if trial["verdict"] == "faster" and trial["speedup"]:
+        if trial["verdict"] == "faster" and trial["speedup"] and not {*trial["added"]} <= kept:
             speed *= trial["speedup"][0]
             points.append((trial["at"], speed))
+            kept |= {*trial["added"]}
     enough = 1 + 0.9 * (speed - 1)
     return next((at for at, reached in points if reached >= enough), None)
 

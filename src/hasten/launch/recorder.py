@@ -17,7 +17,6 @@ from hasten.raw_run import (
     PLAIN,
     WARM_UP,
     Copy,
-    Fetched,
     Forward,
     Place,
     RawOptimizer,
@@ -124,13 +123,12 @@ class Recorded:
     def _worker_lines(self) -> list[HotLine]:
         total: dict[tuple[str, int, str], float] = defaultdict(float)
         batches = 0
-        trained = [s.detail for s in self.spans if isinstance(s.detail, Fetched) and s.detail.num_samples is not None]
         for line in self.stages:
             batches += line.lines is not None
             for place, _phase, seconds in line.lines or ():
                 if place is not None:
                     total[place] += seconds
-        per_step = sum(self.roles[one.loader] == "train" for one in trained) / max(1, len(self.steps))
+        per_step = statistics.fmean([s.batches_by_loader.total() for s in self.measured] or [1.0])
         return [
             HotLine(where=where(place), phase="data_wait", seconds=s / batches * per_step, in_worker=True)
             for place, s in total.items()
