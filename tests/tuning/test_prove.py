@@ -54,6 +54,8 @@ VALIDATION = """with torch.no_grad():
                 model(images)"""
 PLANTED = {
     "dropped_gradients": "identical",
+    "coarse_sums": "rounding",
+    "other_gradients": "rounding",
     "remembered_samples": "identical",
     "nothing": "identical",
     "higher_loss": "precision",
@@ -161,6 +163,18 @@ def test_a_fix_that_changes_nothing_is_proven_to_the_bit(evaluator):
     assert verdict_of(checks) == "proven", checks
     assert states(checks)["losses equal"] == "passed"
     assert states(checks)["variety"] == "passed"
+
+
+def test_sums_that_are_off_by_more_than_the_last_bits_are_proven_over_seeds(evaluator):
+    checks = check_quality(evaluator, {"coarse_sums": True})
+    assert verdict_of(checks) == "proven", checks
+    assert states(checks)["start"] == states(checks)["band"] == "passed"
+
+
+def test_gradients_that_are_others_are_more_than_rounding(evaluator):
+    checks = check_quality(evaluator, {"other_gradients": True})
+    assert verdict_of(checks) == "broken"
+    assert states(checks)["start"] == "failed"
 
 
 def test_dropped_gradients_are_caught_and_the_fix_is_named(evaluator):

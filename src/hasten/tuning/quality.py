@@ -19,6 +19,8 @@ FEWEST_LOSSES = 10
 OWN_NOISE = 1e-3  # relative difference of first losses from which on a script is another at equal seeds
 MOST_BITS = 64  # that rounding may amount to
 ROUNDING = 1e-5  # relative difference of the first loss and of the first gradients
+FEWER_BITS = 0.01  # relative difference of the first loss that fewer bits explain
+FEWER_BITS_GRADIENTS = 0.15  # the same, of the first gradients
 NARROW = 0.7  # of the margin: half of an interval that is likely to lie within it
 MOST = 0.02  # of the loss: a margin above this would let a harm pass that anybody would mind
 NEGLIGIBLE = 0.1  # of the floor: sure or not, it is no harm
@@ -200,6 +202,18 @@ def rounding_only(baseline: RawQuality, plan: RawQuality, noise: Sequence[RawQua
     return passed(
         "rounding", f"first loss and gradients within {max(apart, gradients):.0e}, later losses as its own noise"
     )
+
+
+def same_start(baseline: RawQuality, plan: RawQuality) -> Check:
+    """The first loss and gradients, of the same batch and the same model, differ by no more than fewer bits explain."""
+    old, new = baseline.losses[0], plan.losses[0]
+    apart, gradients = _first_apart(baseline, plan), gradient_distance(baseline, plan)
+    if apart > FEWER_BITS:
+        return failed("start", f"the first loss is {new:.6g}, and was {old:.6g}: the model or the loss is another")
+    if gradients is not None and gradients > FEWER_BITS_GRADIENTS:
+        text = f"the first gradients differ by {format.share(gradients)} of themselves: something else is learned"
+        return failed("start", text)
+    return passed("start", f"the first loss agrees within {apart:.0e}")
 
 
 def bits_apart(baseline: RawQuality, plan: RawQuality, by_one_bit: RawQuality) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten import __version__, format
+from hasten import __version__
 from hasten.diagnosis.case import Case
 from hasten.errors import CommandError
 from hasten.launch.launch import command_argv
@@ -42,8 +42,6 @@ from hasten.tuning.evaluator import FEWEST, RANDOM_BY_INDEX, SEEDS, Evaluator, r
 from hasten.tuning.trial import compare
 from hasten.tuning.trial_config import config_for
 
-FEWER_BITS = 0.01  # relative difference of the first loss that fewer bits explain
-FEWER_BITS_GRADIENTS = 0.15  # the same, of the first gradients
 COUNTED = 1.6  # times: what is counted in a few seconds differs by less for no reason
 SAME_DATA = 0.02  # relative difference of the samples of an epoch that a dropped last batch explains
 SAME_START = 0.02  # relative difference of first losses over seeds
@@ -240,7 +238,7 @@ def _check(one: Evaluator, other: Evaluator, runs: Sequence[Run], checks: list[C
         if rounded.state == "passed":
             checks.append(rounded)
             return "rounding"
-        start = _same_start(old.losses[0], new.losses[0], quality.gradient_distance(old, new))
+        start = quality.same_start(old, new)
         checks.append(start)
         if start.state == "failed":
             return None
@@ -286,19 +284,6 @@ def _same_batches_by_index(one: Evaluator, other: Evaluator) -> Check | None:
     equal = quality.batches_equal(old, new, old)
     text = f"samples draw other random numbers; with the same ones, {equal.text}"
     return quality.passed("batches", text) if equal.state == "passed" else None
-
-
-def _same_start(old: float, new: float, gradients: float | None) -> Check:
-    """The first loss, of the same batch and the same model, differs by no more than fewer bits explain."""
-    apart = abs(new - old) / max(abs(old), 1e-12)
-    if apart > FEWER_BITS:
-        return quality.failed(
-            "start", f"the first loss is {new:.6g}, and was {old:.6g}: the model or the loss is another"
-        )
-    if gradients is not None and gradients > FEWER_BITS_GRADIENTS:
-        text = f"the first gradients differ by {format.share(gradients)} of themselves: something else is learned"
-        return quality.failed("start", text)
-    return quality.passed("start", f"the first loss agrees within {apart:.0e}")
 
 
 def _start_over_seeds(old: Sequence[float], new: Sequence[float]) -> Check:
