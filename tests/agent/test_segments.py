@@ -173,19 +173,20 @@ def test_a_switch_that_gains_nothing_in_its_first_round_gets_no_other(with_it, r
 
 
 @pytest.mark.parametrize(
-    ("with_it", "rounds"),
+    ("without", "with_it", "rounds"),
     [
-        ([0.09, 0.08], 3),  # faster in every segment
-        ([0.07, 0.11], 6),  # seems to gain, and may owe it to luck
-        ([0.09, 0.105], 3),  # too little to be pursued
+        ([0.1], [0.09, 0.08], 3),  # faster in every segment
+        ([0.1], [0.07, 0.11], 6),  # seems to gain, and may owe it to luck
+        ([0.12, 0.08], [0.078, 0.076], 6),  # faster in every segment, by nobody knows how much
+        ([0.1], [0.09, 0.105], 3),  # too little to be pursued
     ],
 )
-def test_a_switch_that_seems_to_gain_is_tried_until_it_is_clear(with_it, rounds):
+def test_a_switch_that_seems_to_gain_is_tried_until_it_is_clear(without, with_it, rounds):
     history = History()
-    segments, values = [], itertools.cycle(with_it)
+    segments, plain, values = [], itertools.cycle(without), itertools.cycle(with_it)
     for segment in alternate(history, [Switch(name="tf32", on=print, off=print)], seconds=6.0):
         segments.append(segment)
-        history.seconds.setdefault("tf32", []).append(0.1 if segment.is_baseline else next(values))
+        history.seconds.setdefault("tf32", []).append(next(plain if segment.is_baseline else values))
     assert len(segments) == 4 * rounds
 
 

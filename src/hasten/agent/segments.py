@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hasten.raw_run import MARKED, PLAIN, WARM_UP, RawSegment
-from hasten.stats import mean_interval
+from hasten.stats import mean_interval, ratio_interval
 
 TURN = 0.1  # seconds; the shorter, the more there are to compare, but caches must warm up in each
 SOME_GAIN = 0.95  # of the plain step's time: a switch that takes less, and not surely, is tried for longer
@@ -162,7 +162,7 @@ def alternate(
 ) -> Program:
     """Each switch against the plain step, in the order A B B A; one that gains nothing in the first round gets no other.
 
-    One that seems to gain, though the times of both sides overlap, gets up to twice as many rounds.
+    One that seems to gain, by an interval that leaves it open, gets up to twice as many rounds.
 
     Args:
         history: what was seen so far.
@@ -202,10 +202,10 @@ def _gains_nothing(means: Sequence[float]) -> bool:
 
 
 def _is_unclear(means: Sequence[float]) -> bool:
-    """Whether a switch gains enough to be worth more rounds, though its segments are not all faster."""
+    """Whether a switch seems to gain enough to be worth more rounds, by an interval that does not show it."""
     plain, switched = [*means[::4], *means[3::4]], [*means[1::4], *means[2::4]]
-    gains = bool(plain and switched) and statistics.median(switched) < SOME_GAIN * statistics.median(plain)
-    return gains and max(switched) >= min(plain)
+    ratio = ratio_interval(switched, plain) if plain and switched else None
+    return ratio is not None and ratio.value < SOME_GAIN and ratio.high >= 1.0
 
 
 WARM_STEPS = 3
