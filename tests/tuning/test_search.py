@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from hasten.optimizations.catalog import CATALOG
@@ -65,10 +64,6 @@ def trying(speedups, log):
     return try_fix
 
 
-def lasting_a_minute(trial):
-    return msgspec.structs.replace(trial, seconds=60.0)
-
-
 def searched(promises, speedups, *, again=lambda settings: None, time_left=lambda: PLENTY, **more):
     log, first = [], FakeSituation(promises, **more)
     found = list(search(first, try_fix=trying(speedups, log), diagnose_again=again, time_left=time_left))
@@ -92,6 +87,20 @@ def test_what_promises_as_much_as_the_best_shares_its_time():
     assert shares == {"bf16": 1 / 2, "channels_last": 1.0, "set_to_none": 1.0}
 
 
+def test_what_gains_most_for_the_time_of_its_trial_comes_first():
+    lasting, log = {"persistent_workers": 180.0}, []
+    situation = FakeSituation({"persistent_workers": 0.12, "channels_last": 0.08})
+    found = search(
+        situation,
+        try_fix=trying({}, log),
+        diagnose_again=lambda _settings: None,
+        time_left=lambda: PLENTY,
+        trial_seconds=lambda added: lasting.get("".join(added), 60.0),
+    )
+    assert not [settings for settings, _ in found if settings]
+    assert [name for _, name in log] == ["channels_last", "persistent_workers"]
+
+
 def test_where_there_is_no_time_for_one_trial_each_the_likeliest_are_tried_at_once():
     promises = {"persistent_workers": 0.4, "loader": 0.3, "bf16": 0.2, "compile": 0.2, "set_to_none": 0.05}
     seen = {"sure": ("bf16",), "time_left": lambda: 200.0}
@@ -113,7 +122,7 @@ def test_a_script_whose_launches_take_long_has_no_time_for_one_trial_each_either
             try_fix=try_fix,
             diagnose_again=lambda _: None,
             time_left=lambda: 410.0,
-            trial_seconds=trial_seconds,
+            trial_seconds=lambda _added: trial_seconds,
         )
     ]
     assert log[0] == ((), first)
@@ -184,17 +193,18 @@ def test_what_draws_other_random_numbers_is_tried_along_with_others_only_where_i
 
 
 def test_without_time_for_another_trial_the_run_is_not_diagnosed_again():
-    asked, left = [], iter([60.0, 60.0, 20.0, 20.0])
+    asked, left = [], [60.0]
 
-    def takes_a_minute(settings, added, promised, share):
-        return lasting_a_minute(trying({"bf16": 1.5}, [])(settings, added, promised, share))
+    def takes_long(settings, added, promised, share):
+        left[0] = 20.0
+        return trying({"bf16": 1.5}, [])(settings, added, promised, share)
 
     found = list(
         search(
             FakeSituation({"bf16": 0.3}),
-            try_fix=takes_a_minute,
+            try_fix=takes_long,
             diagnose_again=asked.append,
-            time_left=lambda: next(left),
+            time_left=lambda: left[0],
         )
     )
     assert found[-1][0] == {"bf16": True} and asked == []

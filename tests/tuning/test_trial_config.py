@@ -7,7 +7,15 @@ from runs import loader, run, steps
 from hasten.measurement.diagnose import situation_of
 from hasten.measurement.measure import MeasureOptions, measure
 from hasten.tuning import trial_config
-from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, pair_seconds, spec_of
+from hasten.tuning.trial_config import (
+    TRIAL_SECONDS,
+    TrialConfig,
+    base_spec,
+    config_for,
+    pair_seconds,
+    spec_of,
+    trial_seconds,
+)
 
 ENDLESS = """
 import torch
@@ -63,6 +71,15 @@ def test_a_validation_is_waited_for_by_what_changes_it_and_by_the_whole_plan():
     assert seconds(every=0.1) == seconds(every=0.1, added={"no_grad_validation": True}) > short
     assert seconds(every=0.1, added={"bf16": True}) == short
     assert seconds(every=1.0, added={"bf16": True}) > short
+
+
+def test_a_trial_that_waits_for_what_comes_rarely_takes_longer():
+    rare = run(
+        steps=steps(rare={"validation": (5, 0.1)}), facts={"steps_per_validation": 100.0}, first_step_seconds=8.0
+    )
+    first = situation_of(rare, {})
+    assert trial_seconds(first, {"no_grad_validation": True}) > trial_seconds(first, {"bf16": True}) == TRIAL_SECONDS
+    assert trial_seconds(first, {"compile": "default"}) > TRIAL_SECONDS, "compiling takes its time"
 
 
 def test_a_longer_queue_is_tried_for_longer_than_it_lasts_and_through_an_epochs_end():

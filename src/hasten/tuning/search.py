@@ -1,6 +1,6 @@
 """Which optimization to try next, and when to stop.
 
-The search is greedy: the most promising one is tried first, on top of what was kept. In the beginning those that answer
+The search is greedy: what promises most for the seconds that its trial takes is tried first, on top of what was kept. In the beginning those that answer
 other causes are tried along with it, if the diagnosis has seen each of them to help, or one of them and there is no time for
 one trial each: so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the
 bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows more than what is
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hasten import format
 from hasten.diagnosis.situation import Situation
 from hasten.errors import PlanError
-from hasten.optimizations.catalog import CATALOG, checked
+from hasten.optimizations.catalog import CATALOG, checked, start_seconds_of
 from hasten.optimizations.optimization import NotProposed, Optimization, Proposal
 from hasten.optimizations.schedules import IN_WHOLE_RUNS
 from hasten.records import Settings, Skipped, Trial, Value
@@ -45,6 +45,7 @@ class Candidate:
 
     fix: Optimization
     proposal: Proposal
+    seconds: float = TRIAL_SECONDS  # that its trial takes, as a rule
     so_far: Trial | None = None  # its trial, if that can continue
 
     @property
@@ -55,7 +56,7 @@ class Candidate:
     @property
     def promise(self) -> float:
         """Seconds a step that it may save, for as long as a trial usually takes."""
-        return self.saves / (1 + self.fix.start_seconds / TRIAL_SECONDS)
+        return self.saves * TRIAL_SECONDS / self.seconds
 
     @property
     def saves(self) -> float:
@@ -65,8 +66,17 @@ class Candidate:
         return statistics.fmean(self.so_far.baseline_seconds) * (1 - 1 / self.so_far.speedup.value)
 
 
+def usual_seconds(added: Settings) -> float:
+    """What a trial takes where steps and epochs are short."""
+    return TRIAL_SECONDS + start_seconds_of(added)
+
+
 def candidates(
-    situation: Situation, *, tried: Tried = frozenset(), recipes: bool = False
+    situation: Situation,
+    *,
+    tried: Tried = frozenset(),
+    recipes: bool = False,
+    trial_seconds: Callable[[Settings], float] = usual_seconds,
 ) -> tuple[list[Candidate], list[Skipped]]:
     """What is worth trying, most promising first; and what is not, with the reason."""
     found: list[Candidate] = []
@@ -90,7 +100,10 @@ def candidates(
         if not worth:
             most = max(p.saves for p in proposed) / situation.case.step
             skipped.append(Skipped(fix=fix.name, reason=f"it would save {format.share(most)} of the step at most"))
-        found += [Candidate(fix=fix, proposal=proposal) for proposal in worth]
+        found += [
+            Candidate(fix=fix, proposal=proposal, seconds=trial_seconds({fix.name: proposal.value}))
+            for proposal in worth
+        ]
     return _most_promising_first(found), skipped
 
 
@@ -108,34 +121,30 @@ def search(
     on_end: Callable[[Situation, Sequence[Candidate]], object] = lambda _s, _c: None,
     recipes: bool = False,
     tried: Tried = frozenset(),
-    trial_seconds: float = TRIAL_SECONDS,
+    trial_seconds: Callable[[Settings], float] = usual_seconds,
 ) -> Iterator[tuple[Settings, Trial]]:
     """Yield the settings so far and each trial as it ends.
 
-    `on_end` is given the last diagnosis and what there was no time to try; `trial_seconds`: what it takes, as a rule.
+    `on_end` is given the last diagnosis and what there was no time to try; `trial_seconds`: what a trial of a fix takes,
+    as a rule.
     """
     situation, settings = first, dict(first.settings)
     at_once = not settings  # several fixes may be tried at once, in the beginning
-    last_seconds = 0.0  # that the last trial took
     unclear: list[Candidate] = []  # tried with these settings, and not clear yet
     beside: list[tuple[Settings, Settings]] = []  # pairs that were tried: the settings, and what was added
     in_vain: Tried = frozenset()  # alone, before something else was kept: only a new finding has one tried again
     hopes: Tried = frozenset()  # what gained nothing with these settings
     twice: Tried = frozenset()  # what was given a second chance
     while True:
-        waiting, _ = candidates(situation, tried=tried, recipes=recipes)
+        waiting, _ = candidates(situation, tried=tried, recipes=recipes, trial_seconds=trial_seconds)
         waiting = [c for c in waiting if c.item not in in_vain or c.proposal.is_sure]
         waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
-        in_time = time_left() > (last_seconds / 2 if settings else 0.0)
-        if (
-            not waiting
-            and in_time
-            and (pair := next(_pairs(situation, settings, beside, time_left() - trial_seconds), None))
-        ):
+        in_time = time_left() > (waiting[0].seconds / 2 if settings and waiting else 0.0)
+        pairs = _pairs(situation, settings, beside, time_left() - trial_seconds({})) if not waiting else iter(())
+        if pair := next(pairs, None):
             beside.append((settings, pair))
             trial = try_fix(settings, pair, 0.0, 1.0)
-            last_seconds = trial.seconds
             if trial.verdict == "faster":
                 settings = {**settings, **pair}
             yield settings, trial
@@ -145,7 +154,7 @@ def search(
             return
         chosen = _bundle(waiting, situation) if at_once else []
         sure = [c for c in chosen if c.proposal.is_sure]
-        if time_left() > len(chosen) * ENOUGH * trial_seconds or not sure:
+        if time_left() > ENOUGH * sum(c.seconds for c in chosen) or not sure:
             chosen = sure  # of the others each gain shall be known for itself; among guesses alone one mostly harms
         if len(chosen) < 2:
             chosen = waiting[:1]
@@ -154,7 +163,6 @@ def search(
         rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
         trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
         so_far = chosen[0].so_far
-        last_seconds = trial.seconds - (so_far.seconds if so_far is not None else 0.0)
         if len(added) == 1 or trial.verdict == "faster":
             tried |= {*added.items()}
         if len(added) == 1 and trial.verdict in ("no difference", "inconclusive"):
@@ -170,7 +178,7 @@ def search(
             tried, in_vain, twice, hopes = tried - second, in_vain | second, twice | second, frozenset()
             unclear = []
             yield settings, trial
-            again = diagnose_again(settings) if time_left() > last_seconds / 2 else None
+            again = diagnose_again(settings) if time_left() > TRIAL_SECONDS / 2 else None
             situation = again if again is not None else situation
         else:
             yield settings, trial

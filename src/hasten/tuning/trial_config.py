@@ -83,15 +83,16 @@ def _queue_length(case: Case, settings: Settings) -> float:
     return workers * int(settings.get("prefetch_factor", case.train.prefetch_factor or 2)) / max(1.0, case.batches)
 
 
-def trial_seconds(first: Situation) -> float:
-    """What a trial takes, as a rule: the fewest pairs that can be clear, where those take long."""
-    return max(TRIAL_SECONDS, min(LOOKS) * pair_seconds(first))
+def trial_seconds(first: Situation, added: Settings) -> float:
+    """What a trial of these takes, as a rule: the fewest pairs that can be clear, where those take long."""
+    return max(TRIAL_SECONDS, min(LOOKS) * pair_seconds(first, added)) + start_seconds_of(added)
 
 
-def pair_seconds(first: Situation) -> float:
+def pair_seconds(first: Situation, added: Settings | None = None) -> float:
     """What a pair of launches takes, as a rule: those that take turns start together."""
-    config, start = config_for(first, {}), first.case.run.first_step_seconds or 0.0
-    return start + 2 * config.seconds if config.turns else 2 * (start + config.seconds)
+    config, start = config_for(first, added or {}, added=added), first.case.run.first_step_seconds or 0.0
+    steps = config.seconds + config.warm_steps * first.case.step
+    return start + 2 * steps if config.turns else 2 * (start + steps)
 
 
 def _cache_bytes(first: Situation, num_batches: int) -> int | None:

@@ -36,7 +36,7 @@ from hasten.tuning.prove import not_checked, prove
 from hasten.tuning.search import Candidate, candidates, leave_out, search
 from hasten.tuning.suggestions import suggestions_for
 from hasten.tuning.trial import Sides, may_continue, try_fix
-from hasten.tuning.trial_config import TrialConfig, base_spec, config_for, trial_seconds
+from hasten.tuning.trial_config import TRIAL_SECONDS, TrialConfig, base_spec, config_for, trial_seconds
 
 BEFORE_TRIALS = "interrupted while the script was measured: nothing was tried, and the plan is as it was"
 INTERRUPTED = "interrupted; all trials so far are saved, and `hasten tune --resume` with the same command continues"
@@ -200,7 +200,7 @@ class _Tuning:
             on_end=self._keep_untried,
             recipes=self.budget.recipes,
             tried=tried,
-            trial_seconds=trial_seconds(first),
+            trial_seconds=functools.partial(trial_seconds, first),
         ):
             self.journal.add(settings, trial)
         kept = {
@@ -222,7 +222,7 @@ class _Tuning:
         journal = self.journal
         while self.budget.metric is None and any(one.state == "no time" for one in journal.tuning.skipped):
             settings, proof = journal.tuning.settings, journal.tuning.proof
-            if journal.left_for_search() < trial_seconds(first) or (proof is not None and proof.verdict == "broken"):
+            if journal.left_for_search() < TRIAL_SECONDS or (proof is not None and proof.verdict == "broken"):
                 return
             if proof is not None and proof.verdict == "proven":  # it stays written if the rest is interrupted
                 self.on_plan(journal.tuning)
