@@ -87,6 +87,18 @@ def test_what_promises_as_much_as_the_best_shares_its_time():
     assert shares == {"bf16": 1 / 2, "channels_last": 1.0, "set_to_none": 1.0}
 
 
+def test_what_there_is_time_for_is_tried_though_something_else_promises_more():
+    log = []
+    found = search(
+        FakeSituation({"persistent_workers": 0.5, "channels_last": 0.08}, settings={"bf16": True}),
+        try_fix=trying({}, log),
+        diagnose_again=lambda _settings: None,
+        time_left=lambda: 50.0,
+        trial_seconds=lambda added: 180.0 if "persistent_workers" in added else 60.0,
+    )
+    assert len([*found]) == 1 and [name for _, name in log] == ["channels_last"]
+
+
 def test_what_gains_most_for_the_time_of_its_trial_comes_first():
     lasting, log = {"persistent_workers": 180.0}, []
     situation = FakeSituation({"persistent_workers": 0.12, "channels_last": 0.08})

@@ -1,12 +1,12 @@
 """Which optimization to try next, and when to stop.
 
-The search is greedy: what promises most for the seconds that its trial takes is tried first, on top of what was kept. In the beginning those that answer
-other causes are tried along with it, if the diagnosis has seen each of them to help, or one of them and there is no time for
-one trial each: so there is a plan soon. After each optimization that is kept the run is diagnosed again, because the
-bottleneck has moved. A trial that ran out of its share of time before it was clear continues if it shows more than what is
-waiting. Some help only beside another: when nothing else is left, these pairs are tried. At the end the plan is tried without
-each of its settings, because some make others needless. The search ends when nothing is left that may save 2% of the step, or
-its time is over.
+The search is greedy: what promises most for the seconds that its trial takes is tried first, on top of what was kept. In the
+beginning those that answer other causes are tried along with it, if the diagnosis has seen each of them to help, or one of
+them and there is no time for one trial each: so there is a plan soon. After each optimization that is kept the run is
+diagnosed again, because the bottleneck has moved. A trial that ran out of its share of time before it was clear continues if
+it shows more than what is waiting. Some help only beside another: when nothing else is left, these pairs are tried. At the
+end the plan is tried without each of its settings, because some make others needless. The search ends when nothing is left
+that may save 2% of the step, or its time is over.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ def search(
         waiting = [c for c in waiting if c.item not in in_vain or c.proposal.is_sure]
         waiting = _most_promising_first([c for c in [*waiting, *unclear] if _agrees(settings, c)])
         # With a plan in hand, a trial is begun only where the time that is left is at least half of what it takes.
-        in_time = time_left() > (waiting[0].seconds / 2 if settings and waiting else 0.0)
-        pairs = _pairs(situation, settings, beside, time_left() - trial_seconds({})) if not waiting else iter(())
+        left = time_left()
+        in_time = [c for c in waiting if left > (c.seconds / 2 if settings else 0.0)]
+        pairs = _pairs(situation, settings, beside, left - trial_seconds({})) if not waiting else iter(())
         if pair := next(pairs, None):
             beside.append((settings, pair))
             trial = try_fix(settings, pair, 0.0, 1.0)
@@ -149,18 +150,18 @@ def search(
                 settings = {**settings, **pair}
             yield settings, trial
             continue
-        if not waiting or not in_time:
+        if not in_time:
             on_end(situation, waiting)
             return
-        chosen = _bundle(waiting, situation) if at_once else []
+        chosen = _bundle(in_time, situation) if at_once else []
         sure = [c for c in chosen if c.proposal.is_sure]
         if time_left() > ENOUGH * sum(c.seconds for c in chosen) or not sure:
             chosen = sure  # of the others each gain shall be known for itself; among guesses alone one mostly harms
         if len(chosen) < 2:
-            chosen = waiting[:1]
+            chosen = in_time[:1]
         at_once = False
         added = {c.fix.name: c.proposal.value for c in chosen}
-        rivals = {c.fix.name for c in waiting if c.promise >= RIVAL * chosen[0].promise} - {*added}
+        rivals = {c.fix.name for c in in_time if c.promise >= RIVAL * chosen[0].promise} - {*added}
         trial = try_fix(settings, added, sum(c.proposal.saves for c in chosen), 1 / (1 + len(rivals)))
         so_far = chosen[0].so_far
         if len(added) == 1 or trial.verdict == "faster":
