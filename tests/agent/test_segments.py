@@ -224,6 +224,44 @@ def test_the_device_catches_up_at_both_ends_of_a_segment_and_nowhere_else():
     assert mean == pytest.approx((counted[-1] - begin) / len(counted))
 
 
+def experiment_over_epochs(*, length):
+    """Alternate one switch that saves half of the step, with steps of 0.5 s, and 4 s where an epoch starts.
+
+    Every segment's seconds of a step, and the raw segments.
+    """
+    history, gains = History(), []
+    scheduler = SegmentScheduler(history)
+    switch = Switch(name="fast", on=lambda: gains.append(True), off=gains.clear)
+    scheduler.follow(alternate(history, [switch], seconds=1.2, rounds=2))
+    now = 0.0
+    for number in range(200):
+        starts = number % length == 0
+        if starts:
+            scheduler.loader_starts()
+        now += (0.25 if gains else 0.5) + 4.0 * starts
+        if scheduler.step(now):
+            scheduler.end(scheduler.ended(now))
+            segment = scheduler.upcoming()
+            if segment is None:
+                break
+            segment.enter()
+            scheduler.begin(segment, now)
+    return history.seconds["fast"], scheduler.segments[1:]
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 7, 11, 19])
+def test_a_step_that_starts_an_epoch_is_no_step_of_an_experiment(length):
+    # Where an epoch has 19 steps, one in three experiments met one in its first round, and said nothing.
+    means, segments = experiment_over_epochs(length=length)
+    assert means == pytest.approx([0.5, 0.25, 0.25, 0.5] * (len(means) // 4)) and len(means) >= 8
+    assert all(len(segment.ends) <= segment.settle + 2 for segment in segments)
+
+
+def test_where_every_step_starts_an_epoch_an_experiment_still_ends():
+    means, _ = experiment_over_epochs(length=1)
+    assert means == pytest.approx([4.5, 4.25, 4.25, 4.5] * (len(means) // 4))
+
+
 @pytest.mark.parametrize("num_steps", [1, 2, 16, 33, 120])
 def test_the_first_steps_are_as_many_as_asked_for_however_short(num_steps):
     scheduler = SegmentScheduler(History())

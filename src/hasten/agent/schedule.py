@@ -168,6 +168,7 @@ def _replaying(
             min_seconds=seconds / 8,
             min_steps=1,
             settle=2 + queued if held != last else 0,
+            regular=True,
             enter=on if held else off,
         )
         last = held
@@ -176,7 +177,7 @@ def _replaying(
 def _held(name: str, enter: Callable[[], object], seconds: float) -> Program:
     for index in range(4):
         settle = 2 if index == 0 else 0
-        yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, enter=enter)
+        yield Segment(name=name, min_seconds=seconds / 4, min_steps=1, settle=settle, regular=True, enter=enter)
 
 
 class Turns:

@@ -29,6 +29,7 @@ class Segment:
     min_seconds: float = 0.5
     min_steps: int = 2
     settle: int = 0  # steps at its start that are not counted
+    regular: bool = False  # a step in which a loader starts is not counted either, and another takes its place
     enter: Callable[[], object] = nothing
     leave: Callable[[], object] = nothing
 
@@ -190,6 +191,7 @@ def alternate(
                     min_seconds=length,
                     min_steps=min_steps,
                     settle=switch.settle if changed else 0,
+                    regular=True,
                     enter=switch.on if on else nothing,
                     leave=switch.off if on else nothing,
                 )
@@ -235,10 +237,16 @@ class SegmentScheduler:
         self._program: Program = iter(())
         self._begun = 0.0
         self._steps = 0  # of this segment
+        self._loader_starts = False  # in the step that is on
+        self._aside: float | None = None  # seconds of the one step of this segment that is not counted
 
     def follow(self, program: Program) -> None:
         """Set what to do once the warm-up is over."""
         self._program = program
+
+    def loader_starts(self) -> None:
+        """An epoch or a validation begins within this step."""
+        self._loader_starts = True
 
     @property
     def num_steps_of_segment(self) -> int:
@@ -261,10 +269,15 @@ class SegmentScheduler:
         else:
             self._steps += 1
             self.history.num_steps += 1
+            # Only one: an epoch may be a single step.
+            if segment.regular and self._loader_starts and self._steps > segment.settle and self._aside is None:
+                ends = self.segments[-1].ends
+                self._aside = now - (ends[-1] if ends else self._begun)
             over, begins = self.agree(self._is_full(segment, now)), self._steps == segment.settle
         if over or begins:
             now = self.catch_up(now)
         self.segments[-1].ends.append(now)
+        self._loader_starts = False
         if segment is None and over:
             self.started_at = now
         if begins:
@@ -272,10 +285,15 @@ class SegmentScheduler:
         return over
 
     def _is_full(self, segment: Segment, now: float) -> bool:
-        taken, elapsed = self._steps - segment.settle, now - self._begun
+        taken, elapsed = self._counted(segment, now)
         if taken < 1 or elapsed < segment.min_seconds:
             return False
         return taken >= segment.min_steps or elapsed >= max(PATIENCE, 4 * segment.min_seconds)
+
+    def _counted(self, segment: Segment, now: float) -> tuple[int, float]:
+        """Steps of the segment that count, and their seconds."""
+        taken, elapsed = self._steps - segment.settle, now - self._begun
+        return (taken, elapsed) if self._aside is None else (taken - 1, elapsed - self._aside)
 
     def _is_warm(self, now: float) -> bool:
         assert self.first_step_at is not None
@@ -290,8 +308,8 @@ class SegmentScheduler:
         """The history as it is once the segment has ended now."""
         history, segment = replace(self.history, seconds={**self.history.seconds}), self.segment
         if segment is not None:
-            mean = (now - self._begun) / max(1, self._steps - segment.settle)
-            history.seconds[segment.name] = [*history.seconds.get(segment.name, []), mean]
+            taken, elapsed = self._counted(segment, now)
+            history.seconds[segment.name] = [*history.seconds.get(segment.name, []), elapsed / max(1, taken)]
         history.measuring = now - (now if self.started_at is None else self.started_at) - self.rested
         ends = self.segments[0].ends
         history.warm_step = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
@@ -309,7 +327,7 @@ class SegmentScheduler:
 
     def begin(self, segment: Segment, now: float) -> None:
         """A segment begins. The turn itself is no part of a step."""
-        self.segment, self._steps, self._begun = segment, 0, now
+        self.segment, self._steps, self._begun, self._aside = segment, 0, now, None
         settle, is_baseline = segment.settle, segment.is_baseline
         self.segments.append(RawSegment(name=segment.name, is_baseline=is_baseline, began=now, settle=settle))
 

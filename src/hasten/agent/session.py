@@ -106,6 +106,7 @@ class Session:
         """`iter(loader)` has returned."""
         if self.loaders.starts(loader, iterator) and self.scheduler.first_step_at is not None:
             self.models.discover()  # a loader never seen before may feed a model never seen before
+        self.scheduler.loader_starts()
         self.marks.add("iter", start, self.loaders.number(iterator))
         self.marks.remember_place("data_wait", 2)
         self._status.reach("loading")
