@@ -49,14 +49,15 @@ class ConvNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 32, 3, padding=1)
         self.conv2 = nn.Conv2d(32, 64, 3, stride=2, padding=1)
         self.conv3 = nn.Conv2d(64, 128, 3, stride=2, padding=1)
-        self.conv4 = nn.Conv2d(128, 128, 3, padding=1)
+        self.body = nn.ModuleList(nn.Conv2d(128, 128, 3, padding=1) for _ in range(6))
         self.head = nn.Linear(128, 10)
 
     def forward(self, x):
         x = F.relu(self.conv1(x))
         x = F.relu(self.conv2(x))
         x = F.relu(self.conv3(x))
-        x = F.relu(self.conv4(x))
+        for conv in self.body:
+            x = F.relu(x + conv(x))
         return self.head(x.mean((2, 3)))
 
 
