@@ -140,6 +140,18 @@ def test_joined_batches_are_longer_and_the_epoch_shorter(session):
     assert [len(batch[0]) for batch in loader] == [4] * 8
 
 
+def test_batches_of_a_validation_are_not_joined(session):
+    training = DataLoader(TensorDataset(torch.arange(32)), batch_size=4)
+    validation = DataLoader(TensorDataset(torch.arange(16)), batch_size=8)
+    with torch.no_grad():
+        list(validation)
+    list(training)
+    session.player.join(4)
+    with torch.no_grad():
+        assert [len(batch[0]) for batch in validation] == [8, 8]
+        assert [len(batch[0]) for batch in training] == [16, 16]  # whatever it is that trains is joined
+
+
 def test_only_so_many_batches_are_held(session, monkeypatch):
     monkeypatch.setattr(replay, "MOST_BATCHES", 2)
     loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=4)

@@ -39,6 +39,7 @@ class Replay:
         self._plain: set[int] = set()  # held batches without tensors: to look through all their objects takes long
         self._iterators: dict[int, object] = {}
         self._joined = 1
+        self._number = self._training = -1  # the loader that was asked last, and the one that was when joining began
         patches.wrap(DataLoader, "__iter__", self._keep_iterator)
 
     def on(self) -> None:
@@ -51,9 +52,9 @@ class Replay:
         self._joined = 1
 
     def join(self, count: int) -> None:
-        """Hand out `count` held batches joined to one."""
+        """Hand out `count` held batches joined to one, except for validation. Call at the end of a step."""
         self.on()
-        self._joined = count
+        self._joined, self._training = count, self._number
 
     def to_device(self, device: str) -> None:
         """Move the held batches, so that the script's own copies find nothing to do."""
@@ -70,12 +71,14 @@ class Replay:
 
     def on_batch(self, iterator: object, fetch: Callable[[], object]) -> object:
         """Fetch a batch, or hand out a held one; a failure of ours ends replay, not the script."""
-        number = self._session.loaders.number(iterator)
+        number = self._number = self._session.loaders.number(iterator)
         held = self._held.setdefault(number, [])
         if self._on and held:
-            self._session.loaders.replays(number, self._joined)
+            trains = number == self._training or torch.is_grad_enabled()
+            count = self._joined if trains else 1
+            self._session.loaders.replays(number, count)
             try:
-                return self._handed_out(held)
+                return self._handed_out(held, count)
             except Exception as error:
                 self._fail(error)
         self._session.loaders.fetches(number)
@@ -94,11 +97,11 @@ class Replay:
         for name in (REPLAY, DEVICE_REPLAY, JOIN):
             self._session.not_applied.setdefault(name, repr(error))
 
-    def _handed_out(self, held: list[object]) -> object:
+    def _handed_out(self, held: list[object], count: int) -> object:
         self._watch_for_changes()
         self._position += 1
-        if self._joined > 1:
-            picked = [held[(self._position + i) % len(held)] for i in range(self._joined)]
+        if count > 1:
+            picked = [held[(self._position + i) % len(held)] for i in range(count)]
             try:
                 return _join(picked)
             except Exception as error:  # sequences of other lengths, or a type of the script's own
