@@ -721,3 +721,10 @@ def test_what_an_experiment_leaves_open_is_said():
     assert not found.findings
     assert "No problem was confirmed yet" in found.verdict
     assert found.verdict.endswith("this is not clear: training in float32 (27%, -2% to 38%).")
+
+
+def test_precision_is_credited_with_half_of_the_page_faults_for_it_halves_the_memory():
+    layout = tried("channels_first", 0.75)
+    found = diagnose(run(interventions=[tried("full_precision", 0.54), layout, tried("page_faults", 0.78)])).findings
+    assert [f.kind for f in found] == ["full_precision", "channels_first", "page_faults"]
+    assert found[0].recoverable == pytest.approx((0.46 - 0.22 / 2) * STEP)

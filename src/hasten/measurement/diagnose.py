@@ -269,12 +269,12 @@ def _confirmed_findings(case: Case) -> list[Finding]:
 
 
 def _after_page_faults(best: dict[str, Finding]) -> dict[str, Finding]:
-    """Reduce the saving of lower precision by that of page faults: half the memory also means half the faults."""
+    """Reduce the saving of lower precision by half of that of page faults: half the memory means half the faults."""
     faults, precision = best.get("page_faults"), best.get("full_precision")
     if faults is None or precision is None:
         return {}
-    left = max(0.0, precision.recoverable - faults.recoverable)
-    note = (*precision.because, "not counting page faults, which are a separate finding")
+    left = max(0.0, precision.recoverable - faults.recoverable / 2)
+    note = (*precision.because, "not counting half of the page faults, which are a separate finding")
     return {"full_precision": msgspec.structs.replace(precision, recoverable=left, interval=None, because=note)}
 
 
