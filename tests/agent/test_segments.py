@@ -190,6 +190,16 @@ def test_a_switch_that_seems_to_gain_is_tried_until_it_is_clear(without, with_it
     assert len(segments) == 4 * rounds
 
 
+def test_a_switch_that_seems_to_gain_is_not_left_open_for_lack_of_time():
+    history, lefts = History(), iter([1.0])
+    switches = [Switch(name=name, on=print, off=print) for name in ("bf16", "denormals")]
+    segments, values = [], itertools.cycle([0.07, 0.11])
+    for segment in alternate(history, switches, seconds=6.0, time_left=lambda: next(lefts, 0.0)):
+        segments.append(segment)
+        history.seconds.setdefault(segment.name, []).append(0.1 if segment.is_baseline else next(values))
+    assert [s.name for s in segments] == ["bf16"] * 4 * 6
+
+
 def walked(scheduler, *, steps, seconds=0.1):
     """The scheduler after so many steps of so many seconds, a new segment at each end; ends of segments."""
     ends, now = [], 0.0

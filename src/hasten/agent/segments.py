@@ -162,7 +162,7 @@ def alternate(
 ) -> Program:
     """Each switch against the plain step, in the order A B B A; one that gains nothing in the first round gets no other.
 
-    One that seems to gain, by an interval that leaves it open, gets up to twice as many rounds.
+    One that seems to gain, by an interval that leaves it open, gets up to twice as many rounds, also when no time is left.
 
     Args:
         history: what was seen so far.
@@ -181,7 +181,7 @@ def alternate(
             means = history.seconds.get(switch.name, [])
             if number and _gains_nothing(means):
                 break
-            if number >= rounds and (time_left() <= 0 or not _is_unclear(means)):
+            if number >= rounds and not _is_unclear(means):
                 break
             for on in (False, True, True, False):
                 changed, before = on != before, on
