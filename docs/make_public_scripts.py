@@ -56,17 +56,17 @@ def page(known: dict[str, Script]) -> str:
 
 def sentence(found: dict[str, Any]) -> str:
     """The summary in words."""
-    at, promised = found["median_known_at"], found["findings"]
+    at, of_short, promised = found["median_known_at"], found["median_known_at_of_short_steps"], found["findings"]
     return (
         f"So far {found['scripts']} scripts were measured. The first finding is right in {found['right']} of "
         f"{found['judged']} that could be judged. The plan reaches at least 95% of the best speed on "
         f"{found['regret_of_5_percent_at_most']} of {found['regrets']}; it is slower than the script as it was on "
         f"{found['slower_than_before']}. Of the scripts that gain, half know 90% of their gain within "
-        f"{at:.0f} s. "
+        f"{at:.0f} s; of those with steps under 0.5 s, within {of_short:.0f} s. "
         f"Of {sum(promised.values())} findings that promise 5% or more, an optimization or edit that answers them gains "
         f"5% for {promised['confirmed']}, perhaps for {promised['possible']}, and less for {promised['refuted']}; for "
         f"{promised['unchecked']} nothing that was measured does what they ask."
-        if at is not None
+        if at is not None and of_short is not None
         else f"So far {found['scripts']} scripts were measured."
     )
 

@@ -23,6 +23,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -322,6 +323,7 @@ def known_at(found: dict[str, Any]) -> float | None:
     return next((at for at, reached in points if reached >= enough), None)
 
 
+SHORT_STEP = 0.5  # seconds
 COLUMNS = ("script", "step", "first finding", "best alone", "right", "plan", "best of all", "plan / best", "known at")
 
 
@@ -373,7 +375,11 @@ def summary(known: dict[str, Script]) -> dict[str, Any]:
     reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
     speedups = [s for one in found if isinstance(s := one.get("regret", {}).get("speedup"), list)]
     checked = [state for one in found if "step_seconds" in one.get("diagnose", {}) for state in checks(one).values()]
-    times = sorted(row["known_at"] for row in judgements if row["known_at"] is not None)
+    times = [
+        (one["diagnose"]["step_seconds"], at)
+        for one in found
+        if "step_seconds" in one.get("diagnose", {}) and (at := known_at(one)) is not None
+    ]
     return {
         "scripts": len(found),
         "judged": len(rights),
@@ -383,9 +389,14 @@ def summary(known: dict[str, Script]) -> dict[str, Any]:
         "slower_than_before": sum(s[2] is not None and s[2] < 1.0 for s in speedups),
         "findings": {state: checked.count(state) for state in ("confirmed", "possible", "refuted", "unchecked")},
         "healthy": sum(row["right"] is not None and row["gain_alone"] < GAINS for row in judgements),
-        "median_known_at": times[len(times) // 2] if times else None,
+        "median_known_at": _median([at for _, at in times]),
+        "median_known_at_of_short_steps": _median([at for step, at in times if step < SHORT_STEP]),
         "left_something": [name for name, one in zip(names, found) if _left_something(one)],
     }
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _left_something(found: dict[str, Any]) -> bool:
