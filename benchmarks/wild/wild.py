@@ -370,16 +370,13 @@ def summary(known: dict[str, Script]) -> dict[str, Any]:
     """How often what was asked for was reached."""
     names = [line[0] for line in rows(known)]
     found = [json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names]
-    judgements = [judged(one) for one in found if "step_seconds" in one.get("diagnose", {})]
+    diagnosed = [one for one in found if "step_seconds" in one.get("diagnose", {})]
+    judgements = [judged(one) for one in diagnosed]
     rights = [row["right"] for row in judgements if row["right"] is not None]
     reached = [r for one in found if isinstance(r := one.get("regret", {}).get("reached"), list)]
     speedups = [s for one in found if isinstance(s := one.get("regret", {}).get("speedup"), list)]
-    checked = [state for one in found if "step_seconds" in one.get("diagnose", {}) for state in checks(one).values()]
-    times = [
-        (one["diagnose"]["step_seconds"], at)
-        for one in found
-        if "step_seconds" in one.get("diagnose", {}) and (at := known_at(one)) is not None
-    ]
+    checked = [state for one in diagnosed for state in checks(one).values()]
+    times = [(one["diagnose"]["step_seconds"], at) for one in diagnosed if (at := known_at(one)) is not None]
     return {
         "scripts": len(found),
         "judged": len(rights),

@@ -71,12 +71,7 @@ def test_what_the_log_says_of_the_planted_edits_is_in_the_raw_results(monkeypatc
 @pytest.mark.parametrize(
     ("name", "folder", "title", "told"),
     [
-        (
-            "diagnosis",
-            "faulty",
-            "2026-11-29, an answer left open for lack of time",
-            "{} of {}.",
-        ),
+        ("diagnosis", "faulty", "2026-11-29, an answer left open for lack of time", "{} of {}."),
         ("diagnosis_unseen", "faulty/unseen", "2026-11-26, fifteen scripts that no rule had seen", "{} of {}."),
     ],
 )
